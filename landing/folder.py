@@ -47,8 +47,8 @@ from distop.landing.walk import (
     MAX_CONFIG_BYTES,
     SUCCESS,
     Found,
+    LandingScope,
     OpenFileSystem,
-    Scope,
     Walk,
     beginning,
     open_file_system,
@@ -63,7 +63,7 @@ MAX_CHECKED = 20
 
 
 @dataclass
-class Report:
+class LandingReport:
     """The result of one look at a folder."""
 
     published: list[str] = field(default_factory=list)
@@ -132,7 +132,7 @@ class Landing:
         """When batches without an order have ended, of those that the table remembered at first."""
         self._problems = Problems()
 
-    def poll(self, outer: Scope | None = None) -> Report:
+    def poll(self, outer: LandingScope | None = None) -> LandingReport:
         """Look once, publish what is new, obey control files.
 
         Problems with one batch or file, or with the table, are reported and affect nothing else. Raises
@@ -144,11 +144,11 @@ class Landing:
             The configuration of folders above.
         """
         self._fs.invalidate_cache()
-        report = Report()
+        report = LandingReport()
         walk = Walk(self._fs, self._root, url_prefix=self._url_prefix, known=self._done)
         again = self._next_checked()
         report.problems = walk.problems
-        found = sorted(walk.batches(outer or Scope()), key=lambda one: one.name.encode())
+        found = sorted(walk.batches(outer or LandingScope()), key=lambda one: one.name.encode())
         try:
             ordering = self._client.ordering(self._table)
             self._tell_failed(ordering, report)
@@ -198,7 +198,7 @@ class Landing:
         there = {batch.name for batch in self._client.backlog(self._table, ordered=False)} if old else set()
         return [name for name in old if name not in there]
 
-    def _attempt(self, report: Report, path: str, does: Callable[[], None]) -> None:
+    def _attempt(self, report: LandingReport, path: str, does: Callable[[], None]) -> None:
         """Problems of one batch or control file are reported, and affect no other."""
         try:
             does()
@@ -211,7 +211,7 @@ class Landing:
 
     # -- batches ---------------------------------------------------------------------------------------
 
-    def _publish(self, batch: Found, report: Report) -> None:
+    def _publish(self, batch: Found, report: LandingReport) -> None:
         argument = batch.argument
         marker = batch.marker if self._type == "ingest" else ""
         if marker:  # it may wait for long, and is checked when it is read
@@ -239,7 +239,7 @@ class Landing:
         start, self._turn = self._turn % max(1, len(names)), self._turn + MAX_CHECKED
         return [*names[start:], *names[:start]][:MAX_CHECKED]
 
-    def _check(self, name: str, report: Report) -> None:
+    def _check(self, name: str, report: LandingReport) -> None:
         """Compare the marker of a batch with that which the batch was applied with; if it was written again,
         say so or replace the batch, once for each version whichever process looks.
 
@@ -279,7 +279,7 @@ class Landing:
             f"distop backlog replace {self._table} {name}"
         )
 
-    def _tell_failed(self, ordering: Ordering, report: Report) -> None:
+    def _tell_failed(self, ordering: Ordering, report: LandingReport) -> None:
         """Failed unordered batches: their folders are examined again, since another configuration may fix
         them."""
         for block in ordering.failed:
@@ -291,7 +291,7 @@ class Landing:
 
     # -- control files ---------------------------------------------------------------------------------
 
-    def _open_gate(self, written: str, ordering: Ordering, report: Report) -> None:
+    def _open_gate(self, written: str, ordering: Ordering, report: LandingReport) -> None:
         """Open the gate, once for each written ``_HISTORYDONE``: a gate that was closed again since stays
         closed, whichever process looks."""
         signal = sha256(f"{self._url_prefix}{self._root}\n{written}".encode()).hexdigest()[:32]
@@ -302,7 +302,7 @@ class Landing:
         reached("landing.gate.after")
         report.controls.append(HISTORY_DONE)
 
-    def _approve(self, report: Report) -> None:
+    def _approve(self, report: LandingReport) -> None:
         """Approve the batch that ``_BACKFILL`` names, or the one that waits; then remove the file.
 
         It answers for the present batch. If it stayed it would approve a batch that was never checked, so
@@ -366,7 +366,7 @@ class Landings:
         self._feeds: dict[str, Landing] = {}
         self._problems = Problems()
 
-    def poll(self) -> dict[str, Report]:
+    def poll(self) -> dict[str, LandingReport]:
         """Look once into the folder of each table; return a report by table. An empty name: problems of the
         folder itself.
 
@@ -377,11 +377,11 @@ class Landings:
         fs, root = self._open(self._url)
         fs.invalidate_cache()
         walk = Walk(fs, root.rstrip("/"))
-        scope = walk.scope(Scope())
+        scope = walk.scope(LandingScope())
         walk.misplaced((SUCCESS, HISTORY_DONE, BACKFILL), "a table's folder")
         walk.search_hidden(root.rstrip("/"), walk.entries)
         self._problems.log_new("", walk.problems)
-        reports = {"": Report(problems=walk.problems)} if walk.problems else {}
+        reports = {"": LandingReport(problems=walk.problems)} if walk.problems else {}
         if scope is None:
             return reports  # nothing is published with an unreadable configuration
         for table in walk.folders():

@@ -27,7 +27,7 @@ Entries = Mapping[str, Mapping[str, Any]]
 """The entries of a folder, by name, as the file system describes them."""
 
 
-class FileSystem(Protocol):
+class FolderFileSystem(Protocol):
     """The used part of fsspec's ``AbstractFileSystem``."""
 
     def ls(self, path: str, detail: bool = ...) -> list[dict[str, Any]]: ...
@@ -37,7 +37,7 @@ class FileSystem(Protocol):
     def invalidate_cache(self, path: str | None = ...) -> None: ...
 
 
-OpenFileSystem = Callable[[str], tuple[FileSystem, str]]
+OpenFileSystem = Callable[[str], tuple[FolderFileSystem, str]]
 open_file_system: OpenFileSystem = fsspec.core.url_to_fs
 
 
@@ -54,11 +54,11 @@ class Found:
     written: float
     """When its ``_SUCCESS`` was written, in seconds since the Unix epoch; 0: unknown."""
     version: str
-    """Of its ``_SUCCESS``, as it is listed."""
+    """The version of its ``_SUCCESS`` in the listing of its folder."""
 
 
 @dataclass(frozen=True)
-class Scope:
+class LandingScope:
     """The configuration for the batches in a folder and below it."""
 
     ordered: bool = False
@@ -79,7 +79,7 @@ class Walk:
     """
 
     def __init__(
-        self, fs: FileSystem, root: str, *, url_prefix: str = "", known: Container[str] = ()
+        self, fs: FolderFileSystem, root: str, *, url_prefix: str = "", known: Container[str] = ()
     ) -> None:
         self._fs, self._root, self._url_prefix, self._known = fs, root, url_prefix, known
         self._to_search = MAX_SEARCHED
@@ -88,7 +88,7 @@ class Walk:
         self.entries: Entries = self._entries(root) or {}
         """The entries of the root itself."""
 
-    def scope(self, outer: Scope) -> Scope | None:
+    def scope(self, outer: LandingScope) -> LandingScope | None:
         """The configuration of the root; ``None`` if it cannot be read."""
         return self._scope(self._root, self.entries, outer)
 
@@ -96,7 +96,7 @@ class Walk:
         """The names of the folders in the root."""
         return sorted(child for child, entry in self.entries.items() if _is_visible_folder(child, entry))
 
-    def batches(self, outer: Scope) -> Iterator[Found]:
+    def batches(self, outer: LandingScope) -> Iterator[Found]:
         """The complete batches below the root, except the known ones."""
         if SUCCESS in self.entries:
             self.problems[SUCCESS] = "misplaced: the table's folder itself is not a batch"
@@ -121,7 +121,7 @@ class Walk:
 
     # -- folders ---------------------------------------------------------------------------------------
 
-    def _below(self, folder: str, entries: Entries, outer: Scope, depth: int) -> Iterator[Found]:
+    def _below(self, folder: str, entries: Entries, outer: LandingScope, depth: int) -> Iterator[Found]:
         scope = self._scope(folder, entries, outer)
         if scope is None:
             return  # nothing is published with an unreadable configuration
@@ -130,7 +130,7 @@ class Walk:
             if _is_visible_folder(child, entry):
                 yield from self._folder(f"{folder}/{child}", scope, depth + 1)
 
-    def _folder(self, folder: str, outer: Scope, depth: int) -> Iterator[Found]:
+    def _folder(self, folder: str, outer: LandingScope, depth: int) -> Iterator[Found]:
         name = self._name(folder)
         if name in self._known:
             return
@@ -188,7 +188,7 @@ class Walk:
 
     # -- files -----------------------------------------------------------------------------------------
 
-    def _scope(self, folder: str, entries: Entries, outer: Scope) -> Scope | None:
+    def _scope(self, folder: str, entries: Entries, outer: LandingScope) -> LandingScope | None:
         """The configuration of this folder, merged into the outer one's."""
         ordered, argument = outer.ordered, dict(outer.argument)
         if CONFIG in entries:
@@ -217,7 +217,7 @@ class Walk:
                 # An order is requested here: applying batches without it could not be undone.
                 self.problems[path] += "; nothing below is published before it is moved there, or removed"
                 return None
-        return Scope(ordered, argument)
+        return LandingScope(ordered, argument)
 
     def _json(self, path: str) -> dict[str, Any]:
         value = json.loads(self._small(path))
@@ -231,7 +231,7 @@ class Walk:
             raise InvalidArgument(f"larger than {MAX_CONFIG_BYTES:,} bytes")
         return content
 
-    def _batch(self, name: str, folder: str, entries: Entries, scope: Scope) -> Found | None:
+    def _batch(self, name: str, folder: str, entries: Entries, scope: LandingScope) -> Found | None:
         paths = [f"{self._url_prefix}{folder}"]
         if POINTER in entries:
             data = sorted(child for child in entries if not child.startswith(("_", ".")))
@@ -260,7 +260,7 @@ class Walk:
         )
 
 
-def beginning(fs: FileSystem, path: str, size: int) -> bytes:
+def beginning(fs: FolderFileSystem, path: str, size: int) -> bytes:
     """At most the first ``size`` bytes of a file, which may be empty."""
     try:
         return fs.cat_file(path, 0, size)

@@ -24,7 +24,7 @@ from distop.sources.formats.files import FoundSource, OpenFile, source_file, utf
 from distop.sources.formats.inference import SAMPLE_BYTES, CsvSample, JsonSample
 from distop.sources.formats.jsonl import JsonObjects, is_blank
 from distop.sources.formats.options import CsvOptions
-from distop.sources.formats.reader import Wanted
+from distop.sources.formats.reader import ReadColumns
 from distop.sources.formats.text_file import Converter, TextFile, TextRows
 from distop.sources.kafka.records import json_line
 
@@ -80,14 +80,14 @@ class Quarantined:
             )
 
     def moves(
-        self, standing: Mapping[str, Mapping[str, str]], *, again: bool
+        self, watermarks: Mapping[str, Mapping[str, str]], *, again: bool
     ) -> dict[str, dict[str, WatermarkMove]]:
         """The watermark that lets the rows be replayed once.
 
         Raises :class:`~distop.errors.AlreadyIngested` if they were, unless they may be ``again``.
         """
         operation = self.listed.operation
-        before = standing.get(SOURCE, {}).get(operation)
+        before = watermarks.get(SOURCE, {}).get(operation)
         if before is not None and not again:
             raise AlreadyIngested(
                 f"the quarantined rows of {operation} were replayed already",
@@ -109,7 +109,7 @@ class Quarantined:
         return FoundSource(self.url, {"": [source_file(folder, info) for info in listed]})
 
     def open(self, name: str) -> OpenFile:
-        """One of its files."""
+        """Opens one of the files of rows in quarantine."""
         return table_file(self.url, name, self.storage)
 
     def sample(self, options: CsvOptions, *, csv: bool) -> CsvSample | JsonSample:
@@ -222,7 +222,7 @@ class KeptFile:
 class QuarantineReader:
     """Reads quarantined rows of CSV or JSON as their files were read."""
 
-    def __init__(self, file_format: str, options: CsvOptions, wanted: Wanted) -> None:
+    def __init__(self, file_format: str, options: CsvOptions, wanted: ReadColumns) -> None:
         self._csv = file_format == "csv"
         self._options = options
         self._wanted = wanted

@@ -51,7 +51,7 @@ class WriteArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     source: str = ""
     """Of a stream: the watermark source that counts its batches."""
     batch: str = ""
-    """Of a stream: the number of the batch."""
+    """The number of the batch, for a stream."""
 
 
 class Write(DistributedOperation):
@@ -167,7 +167,7 @@ def _check_layout(argument: WriteArgument) -> None:
 
 
 def _moves(
-    argument: WriteArgument, table: str, standing: Mapping[str, Mapping[str, str]]
+    argument: WriteArgument, table: str, watermarks: Mapping[str, Mapping[str, str]]
 ) -> dict[str, dict[str, WatermarkMove]]:
     """The batch of a stream, counted.
 
@@ -176,7 +176,7 @@ def _moves(
     """
     if not argument.source:
         return {}
-    before = standing.get(argument.source, {}).get(PARTITION)
+    before = watermarks.get(argument.source, {}).get(PARTITION)
     if not argument.batch.isdecimal():
         raise invalid("batch", f"{argument.batch!r} is not the number of a batch")
     if before is not None and not before.isdecimal():

@@ -27,7 +27,7 @@ DEFAULT_FILES_PER_TRIGGER = 1000
 DEFAULT_COMMIT_TIMEOUT_S = 300.0
 MIN_SPLIT_BYTES = 1 << 10
 MAX_ID_DIGITS = 19
-"""Of a snapshot's id, which has 63 bits."""
+"""Most digits of a snapshot's id, which has 63 bits."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -162,7 +162,7 @@ class _Keys:
             known = _place(pairs, pc.unique(pairs))
 
     def hold(self, columns: Sequence[pa.Array]) -> pa.Array:
-        """Of each row, whether its key is in the set."""
+        """Whether the key of each row is in the set."""
         known = None
         for column, (values, pairs) in zip(map(_plain, columns), self._places, strict=True):
             known = _place(_paired(known, column.cast(values.type), values), pairs)
@@ -217,7 +217,7 @@ class PlannedFile:
         return cls(file.file_path, file.file_size_in_bytes, file.record_count, file, deletes)
 
     def task(self) -> FileScanTask:
-        """The same for pyiceberg."""
+        """The file and its delete files as pyiceberg describes what is read."""
         return FileScanTask(self.data_file, set(self.delete_files))
 
 

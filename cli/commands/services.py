@@ -25,7 +25,7 @@ from distop.errors import DistopError, InvalidArgument, Unavailable
 from distop.process.logs import Level, LogFormat, configure
 
 if TYPE_CHECKING:
-    from distop.landing.folder import Report
+    from distop.landing.folder import LandingReport
     from distop.metastore.etcd.config import EtcdConfig
 
 
@@ -366,7 +366,7 @@ def landing(
     one = Landing(session.client, table, url, **how) if table is not None else None
     many = Landings(session.client, url, **how)
 
-    def look() -> dict[str, Report]:
+    def look() -> dict[str, LandingReport]:
         return {table: one.poll()} if one is not None and table is not None else many.poll()
 
     configure(log_level, log_format)

@@ -29,14 +29,14 @@ from distop.errors import DistopError, library
 from distop.lake.layout.sizes import MAX_COLUMNS
 from distop.sources.formats.bad_rows import Unconvertible, refused
 from distop.sources.formats.files import OpenFile
-from distop.sources.formats.reader import FileUnusable, Wanted, check_size, damage_named
+from distop.sources.formats.reader import FileUnusable, ReadColumns, check_size, damage_named
 from distop.sources.formats.types import NOT_UTF_8, UTC, convert
 
 BATCH_ROWS = 8 * 1024
 BATCH_BYTES = 8 << 20
 """Rows are converted together up to one of these; bytes are those of their blocks."""
 MAX_BLOCK_BYTES = 256 << 20
-"""Of a block, compressed or not."""
+"""Largest block of a file, compressed or not."""
 
 _MAGIC = b"Obj\x01"
 _MARKER_BYTES = 16
@@ -77,7 +77,7 @@ def _neutral(schema: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kind:
+class _ColumnDecoder:
     """A type of Avro, in Arrow.
 
     Parameters
@@ -94,7 +94,7 @@ class _Kind:
     fields: int = 1
 
 
-def _plain(dtype: pa.DataType) -> _Kind:
+def _plain(dtype: pa.DataType) -> _ColumnDecoder:
     def array(values: list[Any], path: str) -> pa.Array:
         try:
             return pa.array(values, dtype)
@@ -104,13 +104,15 @@ def _plain(dtype: pa.DataType) -> _Kind:
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
             raise Unconvertible(f"column {path!r}: {error}") from None
 
-    return _Kind(dtype, array)
+    return _ColumnDecoder(dtype, array)
 
 
-def _unknown(name: str) -> _Kind:
+def _unknown(name: str) -> _ColumnDecoder:
     """A type whose values no table can hold."""
     dtype = pa.opaque(pa.null(), name, "Avro")
-    return _Kind(dtype, lambda values, _: pa.ExtensionArray.from_storage(dtype, pa.nulls(len(values))))
+    return _ColumnDecoder(
+        dtype, lambda values, _: pa.ExtensionArray.from_storage(dtype, pa.nulls(len(values)))
+    )
 
 
 _PRIMITIVES = {
@@ -140,15 +142,15 @@ class _Kinds:
     """The types of a schema. Those with a name may be used again under it."""
 
     def __init__(self) -> None:
-        self._named: dict[str, _Kind | None] = {}
+        self._named: dict[str, _ColumnDecoder | None] = {}
         """``None``: it has begun."""
 
-    def columns(self, schema: Mapping[str, Any]) -> dict[str, _Kind]:
+    def columns(self, schema: Mapping[str, Any]) -> dict[str, _ColumnDecoder]:
         """Those of a file, by name. Raises as :meth:`of`."""
         self._named[schema["name"]] = None
         return self._fields(schema["fields"])
 
-    def of(self, schema: Any) -> _Kind:
+    def of(self, schema: Any) -> _ColumnDecoder:
         """Raises :class:`FileUnusable` for a type that contains itself."""
         if isinstance(schema, list):
             return self._union(schema)
@@ -165,7 +167,7 @@ class _Kinds:
             return kind
         return self._made(schema)
 
-    def _union(self, branches: list[Any]) -> _Kind:
+    def _union(self, branches: list[Any]) -> _ColumnDecoder:
         others = [branch for branch in branches if branch not in ("null", {"type": "null"})]
         kinds = [self.of(branch) for branch in others]
         if not kinds:
@@ -175,7 +177,7 @@ class _Kinds:
         )
         return kinds[0] if len(kinds) == 1 else _unknown(f"union of {' and '.join(names)}")
 
-    def _made(self, schema: Mapping[str, Any]) -> _Kind:
+    def _made(self, schema: Mapping[str, Any]) -> _ColumnDecoder:
         match schema["type"]:
             case "record" | "error":
                 return self._record(schema["fields"])
@@ -192,8 +194,8 @@ class _Kinds:
             case name:
                 return _logical(schema, self.of(name))
 
-    def _fields(self, fields: list[Any]) -> dict[str, _Kind]:
-        kinds: dict[str, _Kind] = {}
+    def _fields(self, fields: list[Any]) -> dict[str, _ColumnDecoder]:
+        kinds: dict[str, _ColumnDecoder] = {}
         count = 0
         for field in fields:
             if field["name"] in kinds:
@@ -204,7 +206,7 @@ class _Kinds:
                 raise FileUnusable(f"has more than {MAX_COLUMNS:,} fields in one record")
         return kinds
 
-    def _record(self, fields: list[Any]) -> _Kind:
+    def _record(self, fields: list[Any]) -> _ColumnDecoder:
         kinds = self._fields(fields)
         if not kinds:
             return _unknown("record without fields")
@@ -218,10 +220,10 @@ class _Kinds:
             mask = pa.array([value is None for value in values], pa.bool_())
             return pa.StructArray.from_arrays(parts, fields=list(dtype), mask=mask)
 
-        return _Kind(dtype, array, 1 + sum(kind.fields for kind in kinds.values()))
+        return _ColumnDecoder(dtype, array, 1 + sum(kind.fields for kind in kinds.values()))
 
 
-def _list(items: _Kind) -> _Kind:
+def _list(items: _ColumnDecoder) -> _ColumnDecoder:
     dtype = pa.large_list(items.dtype)
 
     def array(values: list[Any], path: str) -> pa.Array:
@@ -229,10 +231,10 @@ def _list(items: _Kind) -> _Kind:
         elements = items.array(flat, f"{path}.element")
         return pa.LargeListArray.from_arrays(pa.array(_offsets(values), pa.int64()), elements, type=dtype)
 
-    return _Kind(dtype, array, items.fields)
+    return _ColumnDecoder(dtype, array, items.fields)
 
 
-def _map(items: _Kind) -> _Kind:
+def _map(items: _ColumnDecoder) -> _ColumnDecoder:
     texts = _plain(pa.large_string())
     dtype = pa.map_(texts.dtype, items.dtype)
 
@@ -242,7 +244,7 @@ def _map(items: _Kind) -> _Kind:
         offsets = pa.array(_offsets(values), pa.int32())
         return pa.MapArray.from_arrays(offsets, keys, items.array(flat, f"{path}.value"), type=dtype)
 
-    return _Kind(dtype, array, items.fields + 1)
+    return _ColumnDecoder(dtype, array, items.fields + 1)
 
 
 def _offsets(values: list[Any]) -> list[int | None]:
@@ -255,7 +257,7 @@ def _offsets(values: list[Any]) -> list[int | None]:
     return [*found, end]
 
 
-def _logical(schema: Mapping[str, Any], plain: _Kind, size: int | None = None) -> _Kind:
+def _logical(schema: Mapping[str, Any], plain: _ColumnDecoder, size: int | None = None) -> _ColumnDecoder:
     """A type with its logical type. As the specification says, one that is unknown there, or does not fit,
     means nothing."""
     name, logical = schema["type"], schema.get(_LOGICAL, "")
@@ -270,7 +272,7 @@ def _logical(schema: Mapping[str, Any], plain: _Kind, size: int | None = None) -
     return plain
 
 
-def _decimal(precision: Any, scale: Any, size: int | None) -> _Kind | None:
+def _decimal(precision: Any, scale: Any, size: int | None) -> _ColumnDecoder | None:
     if not isinstance(precision, int) or not isinstance(scale, int) or not 0 <= scale <= precision > 0:
         return None
     if size is not None and 10**precision > 1 << (8 * size - 1):
@@ -281,7 +283,7 @@ def _decimal(precision: Any, scale: Any, size: int | None) -> _Kind | None:
     return _converted(dtype, partial(_decimal_of, dtype))
 
 
-def _converted(dtype: pa.DataType, read: Callable[[Any], Any]) -> _Kind:
+def _converted(dtype: pa.DataType, read: Callable[[Any], Any]) -> _ColumnDecoder:
     """A type whose values Arrow does not take as they are stored; ``read`` raises ``ValueError``."""
     plain = _plain(dtype)
 
@@ -291,7 +293,7 @@ def _converted(dtype: pa.DataType, read: Callable[[Any], Any]) -> _Kind:
         except ValueError as error:
             raise Unconvertible(f"column {path!r}: {error}") from None
 
-    return _Kind(dtype, array)
+    return _ColumnDecoder(dtype, array)
 
 
 def _unscaled(value: bytes, scale: int) -> Decimal:
@@ -332,8 +334,8 @@ class _Header:
     codec: str
     schema: dict[str, Any]
     """For decoding."""
-    kinds: dict[str, _Kind]
-    """Those of the columns."""
+    kinds: dict[str, _ColumnDecoder]
+    """Column -> how its values are read."""
 
     @classmethod
     def of(cls, stream: BinaryIO) -> Self:
@@ -558,7 +560,7 @@ class _Range:
 class AvroReader:
     """Reads Avro files."""
 
-    def __init__(self, wanted: Wanted) -> None:
+    def __init__(self, wanted: ReadColumns) -> None:
         self._wanted = wanted
 
     @contextmanager
@@ -593,7 +595,7 @@ class AvroFile:
         return convert(_array(kind, rows.records, field.name), field.type, field.name)
 
 
-def _array(kind: _Kind, records: list[dict[str, Any]], name: str) -> pa.Array:
+def _array(kind: _ColumnDecoder, records: list[dict[str, Any]], name: str) -> pa.Array:
     return kind.array([record[name] for record in records], name)
 
 
@@ -617,7 +619,7 @@ def unfit(file: OpenFile, types: Mapping[str, pa.DataType]) -> list[str]:
         return [name for name in there if not _fits(header.kinds[name], rows.records, name, types[name])]
 
 
-def _fits(kind: _Kind, records: list[dict[str, Any]], column: str, dtype: pa.DataType) -> bool:
+def _fits(kind: _ColumnDecoder, records: list[dict[str, Any]], column: str, dtype: pa.DataType) -> bool:
     try:
         convert(_array(kind, records, column), dtype, column)
     except Unconvertible:

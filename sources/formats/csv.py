@@ -26,7 +26,7 @@ from distop.sources.formats.bad_rows import Unconvertible
 from distop.sources.formats.files import OpenFile
 from distop.sources.formats.guesses import first_code, is_int_or_float, no_values
 from distop.sources.formats.options import CsvOptions
-from distop.sources.formats.reader import FileUnusable, Wanted, check_size
+from distop.sources.formats.reader import FileUnusable, ReadColumns, check_size
 from distop.sources.formats.text_file import (
     Lines,
     OpenTextFile,
@@ -169,7 +169,7 @@ def _dialect(options: CsvOptions) -> type[csv.Dialect]:
 class CsvReader:
     """Reads CSV files."""
 
-    def __init__(self, options: CsvOptions, wanted: Wanted) -> None:
+    def __init__(self, options: CsvOptions, wanted: ReadColumns) -> None:
         self._options = options
         self._wanted = wanted
 

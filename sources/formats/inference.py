@@ -203,7 +203,7 @@ class CsvSample:
         types: dict[str, pa.DataType] | None,
         options: CsvOptions,
     ) -> dict[str, pa.ChunkedArray]:
-        """Those of some columns that a head has."""
+        """The values of some columns in the head of one file."""
         known = set(names)
         there = [name for name in columns if name in known]
         if not head or not there:
@@ -271,7 +271,7 @@ class JsonSample:
 
     @classmethod
     def of(cls, files: Sequence[OpenFile]) -> JsonSample:
-        """Of the first objects of each file."""
+        """A sample of the first objects of each file."""
         size = SAMPLE_BYTES // len(files)
 
         def lines(file: OpenFile) -> list[bytes]:
@@ -308,7 +308,7 @@ class JsonSample:
         return True
 
     def suspicions(self, guessed: Sequence[str]) -> list[str]:
-        """As :meth:`CsvSample.suspicions`."""
+        """Signs that the files were misinterpreted; see :meth:`CsvSample.suspicions`."""
         texts, readable, reasons = dict[str, pa.Array](), list[str](), dict[str, str]()
         signs = set(no_values())
         for column in guessed:
@@ -328,7 +328,7 @@ class JsonSample:
 
     @property
     def foreign_encoding(self) -> str:
-        """As :attr:`CsvSample.foreign_encoding`."""
+        """The encoding of the files, if not UTF-8; see :func:`.guesses.foreign_encoding`."""
         return foreign_encoding(b"\n".join(self._beyond_ascii))
 
     def _present(self, column: str) -> list[Any]:

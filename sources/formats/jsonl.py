@@ -25,7 +25,7 @@ from distop.lake.writing.decimals import may_vanish
 from distop.lake.writing.floats import doubtful_lines, has_large, unlike_double
 from distop.sources.formats.bad_rows import Unconvertible
 from distop.sources.formats.files import OpenFile
-from distop.sources.formats.reader import FileUnusable, Wanted
+from distop.sources.formats.reader import FileUnusable, ReadColumns
 from distop.sources.formats.text_file import (
     BLOCK_BYTES,
     MAX_LINE_BYTES,
@@ -207,7 +207,7 @@ def first_objects(file: OpenFile, size: int) -> list[bytes]:
 class JsonLinesReader:
     """Reads files of JSON lines, and files that are one array. A missing key is NULL."""
 
-    def __init__(self, wanted: Wanted) -> None:
+    def __init__(self, wanted: ReadColumns) -> None:
         self._wanted = wanted
 
     @contextmanager
@@ -223,7 +223,7 @@ class JsonLinesReader:
 class JsonObjects:
     """Converts lines of text from any source."""
 
-    def __init__(self, wanted: Wanted) -> None:
+    def __init__(self, wanted: ReadColumns) -> None:
         self._schema = wanted.schema
         self._doubles = [field for field in wanted.schema if _holds(field.type, is_.is_floating)]
         self._decimals = [field for field in wanted.schema if _holds(field.type, is_.is_decimal)]

@@ -20,7 +20,7 @@ from pyarrow import types as is_
 from distop.lake.writing.casts import as_lists
 from distop.sources.formats.bad_rows import Unconvertible, shown
 from distop.sources.formats.files import OpenFile
-from distop.sources.formats.reader import FileUnusable, Wanted, check_size, damage_named
+from distop.sources.formats.reader import FileUnusable, ReadColumns, check_size, damage_named
 from distop.sources.formats.types import convert
 
 BATCH_ROWS = 64 * 1024
@@ -162,7 +162,7 @@ class ParquetRows:
 class ParquetReader:
     """Reads Parquet files."""
 
-    def __init__(self, wanted: Wanted) -> None:
+    def __init__(self, wanted: ReadColumns) -> None:
         self._wanted = wanted
 
     @contextmanager

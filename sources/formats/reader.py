@@ -21,7 +21,7 @@ class FileUnusable(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ReadColumns:
     """Which columns to read from the files of a source.
 
     Parameters

@@ -175,7 +175,7 @@ class TimeFormat:
         return "z" in self._parts
 
     def iso(self, texts: Values) -> Values:
-        """The same dates or times as ISO-8601 writes them."""
+        """Texts in this format, rewritten as ISO-8601 writes dates and times."""
         found = pc.extract_regex(texts, self._pattern)
         other = pc.and_(pc.is_valid(texts), pc.is_null(found))
         if pc.any(other).as_py():

@@ -81,7 +81,7 @@ SETTINGS = SECRETS | {
 """Settings allowed in ``config``."""
 
 FILES = frozenset({"sasl.kerberos.keytab", "ssl.ca.location", "ssl.certificate.location", "ssl.key.location"})
-"""Those that name files."""
+"""Settings whose values are paths of files."""
 
 Config = Mapping[str, Any]
 
@@ -482,7 +482,7 @@ class RangeReader:
             yield block
 
     def records(self, wanted: OffsetRange) -> Iterator[Message]:
-        """The same, one by one."""
+        """The records of a range, one by one; see :meth:`blocks`."""
         from confluent_kafka import KafkaError
 
         consumer = self._cluster.consumer

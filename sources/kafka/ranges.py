@@ -239,7 +239,7 @@ def new_ranges(
     found, skipped = [], 0
     moves = {TOPIC_ID: WatermarkMove(after=topic.id)} if noted is None and topic.id else {}
     for partition, reach in sorted(topic.reach.items()):
-        one = _Partition(argument, topic, partition, reach, watermarks.get(str(partition)), reingest)
+        one = _PartitionRange(argument, topic, partition, reach, watermarks.get(str(partition)), reingest)
         start, lost = one.start()
         end = one.end(start)
         skipped += lost
@@ -267,7 +267,7 @@ def held_back(topic: Topic) -> tuple[int, list[str]]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Partition:
+class _PartitionRange:
     argument: KafkaArgument
     topic: Topic
     number: int
@@ -276,25 +276,25 @@ class _Partition:
     reingest: bool
 
     @property
-    def _standing(self) -> int | None:
+    def _ingested(self) -> int | None:
         return None if self.watermark is None else int(self.watermark)
 
     def start(self) -> tuple[int, int]:
         """Where to begin, and how many offsets before that are skipped."""
-        wanted, standing = self._wanted(), self._standing
-        if standing is not None and not self.reingest:
-            if wanted < standing:
+        wanted, ingested = self._wanted(), self._ingested
+        if ingested is not None and not self.reingest:
+            if wanted < ingested:
                 raise AlreadyIngested(
-                    f"{self._name} was already ingested, up to offset {standing}: {wanted} is before it",
+                    f"{self._name} was already ingested, up to offset {ingested}: {wanted} is before it",
                     hint="leave kafka.from out to continue there, or ingest it again: --arg reingest=true",
-                    details=self._details(field="kafka.from", watermark=str(standing)),
+                    details=self._details(field="kafka.from", watermark=str(ingested)),
                 )
-            if wanted > standing and self.argument.on_gap == "fail":
+            if wanted > ingested and self.argument.on_gap == "fail":
                 raise wrong(
                     "from",
-                    f"{self._name} was ingested up to offset {standing}: {wanted} leaves a gap",
+                    f"{self._name} was ingested up to offset {ingested}: {wanted} leaves a gap",
                     "leave kafka.from out, or set kafka.on_gap to skip if that is intended",
-                    **self._details(watermark=str(standing)),
+                    **self._details(watermark=str(ingested)),
                 )
         if wanted > self.reach.high:
             raise _another_topic(
@@ -309,15 +309,15 @@ class _Partition:
                 details=self._details(missingFrom=str(wanted), missingTo=str(self.reach.low)),
             )
         start = max(wanted, self.reach.low)
-        return start, start - (wanted if standing is None or self.reingest else standing)
+        return start, start - (wanted if ingested is None or self.reingest else ingested)
 
     def _wanted(self) -> int:
         given = self.argument.from_
         if isinstance(given, dict) and str(self.number) in given:
             return given[str(self.number)]
-        if self._standing is None or (given == "earliest" and self.reingest):
+        if self._ingested is None or (given == "earliest" and self.reingest):
             return self.reach.low
-        return min(self.reach.low, self._standing) if given == "earliest" else self._standing
+        return min(self.reach.low, self._ingested) if given == "earliest" else self._ingested
 
     def end(self, start: int) -> int:
         """The first offset that is not read."""
@@ -328,20 +328,20 @@ class _Partition:
             if end > self.reach.high:
                 raise wrong("to", f"{self._name} ends at offset {self.reach.high}, and {end} is after that")
             if end < start:
-                standing = self._standing
-                if standing is None or end > standing:
+                ingested = self._ingested
+                if ingested is None or end > ingested:
                     raise wrong("to", f"{self._name}: {end} is before the start {start}")
                 raise AlreadyIngested(
-                    f"{self._name} was already ingested, up to offset {standing}",
-                    details=self._details(field="kafka.to", watermark=str(standing)),
+                    f"{self._name} was already ingested, up to offset {ingested}",
+                    details=self._details(field="kafka.to", watermark=str(ingested)),
                 )
         limit = self.argument.max_records_per_partition
         return end if limit is None else min(end, start + limit)
 
     def move(self, end: int) -> WatermarkMove | None:
         """The move of the watermark; ``None`` if it stays."""
-        standing = self._standing
-        if standing is not None and end <= standing:
+        ingested = self._ingested
+        if ingested is not None and end <= ingested:
             return None
         return WatermarkMove(before=self.watermark, after=str(end))
 

@@ -21,7 +21,7 @@ from distop.sources.formats.files import utf_8
 from distop.sources.formats.inference import SAMPLE_BYTES, CsvSample, JsonSample, Sample
 from distop.sources.formats.jsonl import JsonObjects
 from distop.sources.formats.options import CsvOptions
-from distop.sources.formats.reader import Wanted
+from distop.sources.formats.reader import ReadColumns
 from distop.sources.formats.text_file import MAX_LINE_BYTES
 from distop.sources.formats.types import NOT_UTF_8, convert
 from distop.sources.kafka.client import Cluster, RangeReader
@@ -114,7 +114,7 @@ class RecordReader:
     def __init__(
         self,
         value_format: str,
-        wanted: Wanted,
+        wanted: ReadColumns,
         *,
         metadata: Mapping[str, str],
         csv: CsvOptions,
@@ -126,7 +126,7 @@ class RecordReader:
         direct = set(metadata.values())
         values = pa.schema([field for field in self._schema if field.name not in direct])
         self._values = values
-        self._wanted = Wanted(values, wanted.strict)
+        self._wanted = ReadColumns(values, wanted.strict)
         self._value_column = value_column
         self._format = value_format
 
@@ -348,7 +348,7 @@ class KafkaSample:
 
     @cached_property
     def all_names(self) -> list[str]:
-        """The same, and for JSON the keys in the sample."""
+        """The columns of :attr:`names`, and for JSON the keys in the sample."""
         if self._kafka.format != "json" or self._declared:
             return self.names
         direct = direct_columns(self._kafka)

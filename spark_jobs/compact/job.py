@@ -33,7 +33,7 @@ def run_job(job: JobContext) -> dict[str, Any]:
     order = plan.order
     layout = plan.table_layout if order is None else replace(plan.table_layout, sort_order=order)
     task = plan.by_name(job.operation)[job.partition]
-    reading = _Reading(job, plan, task, layout)
+    reading = _CompactedRows(job, plan, task, layout)
 
     def path_for(suffix: str, folder: str) -> str:
         return job.staging_path(suffix, folder=folder)
@@ -75,7 +75,7 @@ class _Gone(Exception):
     """A file to read does not exist."""
 
 
-class _Reading:
+class _CompactedRows:
     """The rows of a job's files in the table's schema: by field id, whatever columns a file has."""
 
     def __init__(self, job: JobContext, plan: RewritePlan, task: RewriteJob, layout: Layout) -> None:

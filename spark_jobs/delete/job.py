@@ -54,7 +54,7 @@ class TableRows:
 
     @property
     def metadata(self) -> TableMetadata:
-        """Of the table, when the operation began."""
+        """The metadata of the table when the operation began."""
         return self._plan.metadata
 
     @property
@@ -106,7 +106,7 @@ def run_job(job: JobContext) -> dict[str, Any]:
     """Do one job; see ``start_or_resume_job`` for its result."""
     plan = plan_of(job.operation, DeletePlan, "plan of a deletion")
     layout = Layout.from_json(plan.layout)
-    reading = _Reading(job, plan, layout)
+    reading = _MatchedRows(job, plan, layout)
     tasks = files_of(job).jobs[int(job.partition)]
 
     def path_for(suffix: str, folder: str) -> str:
@@ -138,7 +138,7 @@ def run_job(job: JobContext) -> dict[str, Any]:
         return writer.finish() | {READ: read, REMOVED: removed, **changed_files(changed, len(tasks))}
 
 
-class _Reading:
+class _MatchedRows:
     """Evaluates a predicate on the rows of files."""
 
     def __init__(self, job: JobContext, plan: DeletePlan, layout: Layout) -> None:

@@ -465,7 +465,7 @@ CONDITIONS = ("delete_where", "update_where", "insert_where")
 
 
 def conditions_of(argument: IngestArgument) -> dict[str, str]:
-    """Those that are given, by field."""
+    """Field -> its predicate, of the conditions that are given."""
     given = {name: getattr(argument, name) for name in CONDITIONS}
     return {name: text for name, text in given.items() if text is not None}
 

@@ -128,7 +128,7 @@ class FilesSource:
     cuts: list[int]
     """See :class:`~distop.spark_jobs.ingest.plan.IngestPlan`."""
     sample: Sample
-    """Of the files and their folders."""
+    """The sample of the files, with the columns that their folders name."""
     direct: list[str]
     """Columns to write whose values the folders name."""
     warnings: list[str]

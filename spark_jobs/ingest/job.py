@@ -110,7 +110,7 @@ class Conversion:
         return Converted(source.num_rows, self.written(self.kept(source), self.schema))
 
     def kept(self, source: pa.Table) -> pa.Table:
-        """Those that pass the filter."""
+        """The rows that pass the filter."""
         return source if self.filter == ALL else chosen(self.filter, source)
 
     def written(self, kept: pa.Table, schema: pa.Schema) -> pa.Table:

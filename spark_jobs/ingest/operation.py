@@ -183,7 +183,7 @@ class DataFrameIngest(Ingest):
         """Two DataFrames cannot be combined."""
 
     def frame(self, session: Any, operation: OperationArg) -> Any:
-        """The caller's."""
+        """The DataFrame of the program that calls."""
         if self._frame is None:
             raise invalid("type", f"{self.type} runs in the program that has the DataFrame, nowhere else")
         return self._frame

@@ -30,7 +30,7 @@ from distop.metastore.records.operation import OperationArg
 from distop.operations.api import Plan
 from distop.operations.plans import Shared, plan_of
 from distop.sources.formats.options import CsvOptions
-from distop.sources.formats.reader import Wanted
+from distop.sources.formats.reader import ReadColumns
 from distop.sources.kafka.ranges import OffsetRange
 from distop.spark_jobs.ingest.argument import option
 from distop.spark_jobs.merge import MergePlan
@@ -262,7 +262,7 @@ class TargetPlan(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel
 
 
 class IngestPlan(TargetPlan, kw_only=True):
-    """See the module."""
+    """The frozen plan of an ingest from files or from a topic, as a job reads it."""
 
     format: str
     csv: CsvOptions = msgspec.field(default_factory=CsvOptions)
@@ -385,11 +385,11 @@ class IngestPlan(TargetPlan, kw_only=True):
         return pa.schema([pa.field(field.name, field.type) for field in schema])
 
     @property
-    def wanted(self) -> Wanted:
+    def wanted(self) -> ReadColumns:
         """What is read of each file or record."""
         adds = self.on_new_columns == "add"
         in_files = pa.schema([one for one in self.source_columns if one.name not in self.path_columns])
-        return Wanted(in_files, strict=self.on_new_columns != "ignore", partly=adds)
+        return ReadColumns(in_files, strict=self.on_new_columns != "ignore", partly=adds)
 
     def path_values(self, file: FileEntry) -> dict[str, str | None]:
         """The values of ``path_columns`` for a file; ``None``: NULL."""

@@ -185,11 +185,11 @@ def plan_dataframe(request: PlanRequest) -> Plan:
 
 
 def _moves_of_frame(
-    argument: DataFrameArgument, standing: Mapping[str, Mapping[str, str]]
+    argument: DataFrameArgument, watermarks: Mapping[str, Mapping[str, str]]
 ) -> dict[str, dict[str, WatermarkMove]]:
     if bool(argument.source) != bool(argument.watermark):
         raise invalid("watermark", "a watermark has a source, and a source a watermark")
-    present, moves = standing.get(argument.source, {}), {}
+    present, moves = watermarks.get(argument.source, {}), {}
     for partition, after in argument.watermark.items():
         before = present.get(partition)
         if before is not None and not is_after(after, before):

@@ -29,7 +29,7 @@ from distop.spark_jobs.ingest.plan import Extent, FileEntry, jobs_reading
 
 def watermark_moves(
     found: FoundSource,
-    standing: Mapping[str, Mapping[str, str]],
+    watermarks: Mapping[str, Mapping[str, str]],
     *,
     source: str | None = None,
     values: Mapping[str, str] | None = None,
@@ -39,7 +39,7 @@ def watermark_moves(
 
     Parameters
     ----------
-    standing:
+    watermarks:
         All watermarks of the table.
     source:
         Name of the source, instead of the URL of its folder.
@@ -62,7 +62,7 @@ def watermark_moves(
         if path not in found.partitions:
             raise invalid("watermark", f"{path!r} is not one of the paths: {', '.join(found.partitions)}")
     name = source or found.url
-    marks = Marks.of(standing)
+    marks = Marks.of(watermarks)
     marks.chunks.know(position(name, path) for path in found.partitions)
     if not reingest:
         _check_overlap(name, found, marks)
@@ -185,14 +185,14 @@ class NewFiles:
 
 
 def new_files(
-    found: FoundSource, standing: Mapping[str, Mapping[str, str]], source: str | None = None
+    found: FoundSource, watermarks: Mapping[str, Mapping[str, str]], source: str | None = None
 ) -> NewFiles:
     """Exclude what was ingested before: files that have a watermark, and those that are not newer than the
     watermark of a folder that contains them.
 
     Parameters
     ----------
-    standing:
+    watermarks:
         All watermarks of the table.
     source:
         Name of the source, instead of the folder of each file.
@@ -204,7 +204,7 @@ def new_files(
     InvalidArgument
         The file system does not report modification times.
     """
-    name, marks = source or found.url, Marks.of(standing)
+    name, marks = source or found.url, Marks.of(watermarks)
     if source is None:
         marks.look_around(f"{name}/{file.path}" for file in found.files)
     else:

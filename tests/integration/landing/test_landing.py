@@ -19,7 +19,7 @@ from fsspec.implementations.local import LocalFileSystem
 from msgspec.structs import replace
 
 from distop.client import AsyncClient, Client, Operation, OperationState
-from distop.landing.folder import Landing, Landings, Report
+from distop.landing.folder import Landing, LandingReport, Landings
 from distop.metastore.backlog.batches import DONE, AppliedRecord
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
@@ -51,7 +51,7 @@ class Dock:
         """A process that knows nothing of what the others have done."""
         return Landing(self.client, "t", str(self.folder), type="noop")
 
-    async def look(self, landing: Landing | None = None) -> Report:
+    async def look(self, landing: Landing | None = None) -> LandingReport:
         return await blocking((landing or self.landing).poll)
 
     def drop(self, name: str, *, success: bool = True, **files: str) -> None:
@@ -370,7 +370,7 @@ async def test_an_order_that_comes_or_goes_later_applies_nothing_twice(
         kv = await client.get(client.keyspace.table("t").watermarks)
         return decode_watermarks(kv.value).get("letters", {}).get("string", "") == expected
 
-    async def look() -> Report:
+    async def look() -> LandingReport:
         return await dock.look(Landing(dock.client, "t", str(dock.folder), type="letters"))
 
     await dock.sdk.open_gate("t")

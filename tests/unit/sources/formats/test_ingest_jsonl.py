@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from distop.errors import BadRow
 from distop.sources.formats.bad_rows import Unconvertible
 from distop.sources.formats.jsonl import JsonObjects, is_blank
-from distop.sources.formats.reader import Wanted
+from distop.sources.formats.reader import ReadColumns
 from distop.sources.formats.text_file import Block, LineCounter, TextRows, split_lines
 from support.refusals import refused
 from support.sources.ingesting import Ingesting, quarantined
@@ -256,7 +256,7 @@ def test_a_number_that_python_does_not_have_is_a_bad_row(line: str, reason: str)
 def _convert(schema: pa.Schema, line: str) -> pa.Table:
     block = Block(0, line.encode())
     rows = TextRows(block, LineCounter(BytesIO), split=split_lines, is_blank=is_blank)
-    return JsonObjects(Wanted(schema, strict=False)).convert(rows)
+    return JsonObjects(ReadColumns(schema, strict=False)).convert(rows)
 
 
 def test_keys_that_the_sample_did_not_show_are_bad_rows_or_ignored(ingesting: Ingesting) -> None:

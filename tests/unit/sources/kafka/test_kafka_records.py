@@ -13,7 +13,7 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE
 from distop.sources.formats.bad_rows import Unconvertible, convert_good_rows
 from distop.sources.formats.conversion import writable
 from distop.sources.formats.options import CsvOptions
-from distop.sources.formats.reader import Wanted
+from distop.sources.formats.reader import ReadColumns
 from distop.sources.kafka.records import RecordReader, Records, csv_line
 
 SCHEMA = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
@@ -37,7 +37,7 @@ def rows(messages: list[Message], value_format: str = "json") -> tuple[list[dict
     """The good rows, and the reasons why others are bad."""
     reader = RecordReader(
         value_format,
-        Wanted(SCHEMA, strict=True),
+        ReadColumns(SCHEMA, strict=True),
         metadata={"timestamp": "at"},
         csv=CsvOptions(header=["id"]),
         value_column="value",
