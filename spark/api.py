@@ -82,7 +82,7 @@ def read(
 
 def _check(options: ReadOptions) -> None:
     """Raise here what Spark would wrap into errors of its own."""
-    from distop.spark.read import find_snapshot
+    from distop.spark.reading import find_snapshot
     from distop.spark.target import connect
 
     with connect(options) as client:

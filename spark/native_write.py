@@ -56,7 +56,7 @@ from distop.spark.publication import (
     give_up,
     publish,
 )
-from distop.spark.read import spark_columns
+from distop.spark.reading import spark_columns
 from distop.spark.target import WriteTarget, connect, open_target
 from distop.spark_jobs.spark_types import allow_times, arrow_schema
 

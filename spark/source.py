@@ -1,5 +1,5 @@
 """``format("distop")``: the Spark data source. It writes DataFrames and streaming queries to a table, and
-streams what is published to a table; :mod:`distop.spark.read` reads a snapshot.
+streams what is published to a table; :mod:`distop.spark.reading` reads a snapshot.
 
 Tasks of a write stage Parquet files and return a description of them; nothing is visible. The driver
 publishes the results of the attempts that Spark counts, one per partition. So retries, speculation and lost
@@ -43,7 +43,7 @@ from distop.lake.writing.prepared import PreparedTask
 from distop.sources.formats.conversion import fitting
 from distop.spark.options import ReadOptions, WriteOptions, read_options, write_options
 from distop.spark.publication import GIVE_UP_S, Deadline, Publication, give_up, publish
-from distop.spark.read import FileSplit, TableReader, read_files, splits_of, table_schema
+from distop.spark.reading import FileSplit, TableReader, read_files, splits_of, table_schema
 from distop.spark.target import WriteTarget, connect, find_table, open_target, storage_options
 from distop.spark_jobs.tables import PlannedFile, TableSnapshot, snapshot_of
 

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from distop.coordinator.doctor.backlog import check_backlog, check_pauses
 from distop.coordinator.doctor.checks import check_schedules, check_table
 from distop.coordinator.doctor.cluster import check_etcd, check_members
-from distop.coordinator.doctor.files import check_claim, check_location, read_claims, table_record
 from distop.coordinator.doctor.findings import (
     Change,
     Finding,
@@ -31,6 +30,7 @@ from distop.coordinator.doctor.findings import (
     worst,
 )
 from distop.coordinator.doctor.liveness import Patience, check_progress
+from distop.coordinator.doctor.locations import check_claim, check_location, read_claims, table_record
 from distop.coordinator.doctor.reading import (
     TableSeen,
     indexed_tables,
