@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 from pyiceberg.manifest import DataFile, ManifestFile
 from pyiceberg.table import FileScanTask
+from pyiceberg.table.snapshots import Operation
 
 from distop.commit.contract import Contribution, FinishContext
 from distop.errors import CorruptRecord, PreconditionFailed
@@ -89,7 +90,11 @@ class IcebergDelete(IcebergStep):
                 f"{changed.read} rows it has removed {changed.removed}, and it has written {output.rows}"
             )
         added = take_over(draft, layout, output, snapshot_id)
-        return replaced.replaced_by(draft, output, added, snapshot_id, self.row_facts(found, changed))
+        operation = Operation.DELETE
+        if output.files:
+            operation = Operation.OVERWRITE if replaced.files else Operation.APPEND
+        facts = self.row_facts(found, changed)
+        return replaced.replaced_by(draft, output, added, snapshot_id, facts, operation)
 
     def row_facts(self, found: Concerned, changed: Changed) -> dict[str, Any]:
         """Facts about the rows."""
