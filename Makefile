@@ -131,7 +131,7 @@ prove-security: setup ## the tests of who may do what, of attacks, canaries and 
 prove-again: setup ## each cell of the table in docs/again.md: what a way into a table does again after an event, counted
 	@test -x .venv/etcd-$(ETCD)/etcd || deploy/etcd.sh .venv/etcd-$(ETCD) $(ETCD)
 	PYTHONPATH=tests $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
-		-p support.proving --prove again tests/e2e/again $(ARGS)
+		-p support.proving --prove again tests/system/again $(ARGS)
 
 .PHONY: images
 images: ## build the images distop:service and distop:spark; BASE=here: on a Debian made for it (root)
@@ -164,23 +164,23 @@ cluster-test: setup ## such a cluster that loses hosts, disks, network, clocks; 
 .PHONY: test-helm
 test-helm: setup ## the tests of the Helm chart; builds helm with Go, which takes some minutes
 	@deploy/helm.sh .venv/helm
-	$(BIN)/python -m pytest tests/process/deployed/test_helm_chart.py $(ARGS)
+	$(BIN)/python -m pytest tests/system/deployed/test_helm_chart.py $(ARGS)
 
 .PHONY: test-kubernetes
 test-kubernetes: setup ## the Helm chart on a real API server with controllers and a scheduler; builds them with Go
 	@deploy/helm.sh .venv/helm
 	@deploy/kubernetes.sh .venv/kubernetes
-	$(BIN)/python -m pytest tests/process/deployed/test_kubernetes.py $(ARGS)
+	$(BIN)/python -m pytest tests/system/deployed/test_kubernetes.py $(ARGS)
 
 .PHONY: test-yarn
 test-yarn: setup ## executors on a real YARN with a packed Python; Maven and pip download what it needs
 	@deploy/yarn.sh .venv/yarn
-	$(BIN)/python -m pytest tests/process/deployed/test_yarn.py $(ARGS)
+	$(BIN)/python -m pytest tests/system/deployed/test_yarn.py $(ARGS)
 
 .PHONY: test-alerts
 test-alerts: setup ## the alert rules, in the promtool of Debian's package prometheus
 	@deploy/prometheus.sh .venv/prometheus
-	$(BIN)/python -m pytest tests/process/deployed/test_alerts.py $(ARGS)
+	$(BIN)/python -m pytest tests/system/deployed/test_alerts.py $(ARGS)
 
 .PHONY: conformance
 conformance: setup ## pyiceberg's and Iceberg's own tests and engines against the catalog; downloads them

@@ -36,7 +36,7 @@ from support.sources.s3 import s3_endpoint as s3_endpoint
 from support.sources.s3 import s3_in_environment as s3_in_environment
 from support.spark import jvm
 
-LONGEST_FIRST = ("spark", "process", "e2e", "integration", "unit")
+LONGEST_FIRST = ("system/spark", "system", "integration", "unit")
 """Folders of tests, by how long a file of theirs takes."""
 
 SPARK_TIMEOUT_S = 600
@@ -90,8 +90,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _rank(path: Path) -> int:
-    folders = path.relative_to(TESTS).parts
-    return next((rank for rank, name in enumerate(LONGEST_FIRST) if name in folders), len(LONGEST_FIRST))
+    folder = path.relative_to(TESTS).parent.as_posix()
+    ranks = (rank for rank, start in enumerate(LONGEST_FIRST) if folder.startswith(start))
+    return next(ranks, len(LONGEST_FIRST))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -100,12 +101,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFil
 
 
 class SparkByFolder(LoadFileScheduling):  # type: ignore[misc]
-    """Files go to whichever process is free, but all of a folder of Spark's to one: those in ``tests/spark``
-    share a session, and each of the others is many processes already."""
+    """Files go to whichever process is free, but all of a folder of Spark's to one: those in ``system/spark``
+    share a session, and those in ``system/executors`` are many processes each."""
 
     def _split_scope(self, nodeid: str) -> str:
         file: str = super()._split_scope(nodeid)
-        return file.rpartition("/")[0] if "/spark/" in file else file
+        folder = file.rpartition("/")[0]
+        return folder if folder.endswith(("system/spark", "system/executors")) else file
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

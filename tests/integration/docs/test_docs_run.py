@@ -46,10 +46,10 @@ SPARK = "needs Spark, which is not started here"
 
 NOT_RUN = {
     README: [
-        "tests/process/deployed/test_three_ways.py runs it where a container engine answers",
-        "tests/process/deployed/test_three_ways.py renders it",
+        "tests/system/deployed/test_three_ways.py runs it where a container engine answers",
+        "tests/system/deployed/test_three_ways.py renders it",
     ],
-    "docs/again.md": ["tests/e2e/again/test_again.py does the same"] * 2,
+    "docs/again.md": ["tests/system/again/test_again.py does the same"] * 2,
     "docs/deploying.md": [
         "it builds images",
         "it needs a container engine with Compose",
@@ -66,8 +66,8 @@ NOT_RUN = {
     "docs/operating.md": [
         "these services run until they are stopped",
         "an executor runs until it is stopped",
-        "tests/e2e/test_restored.py does the same",
-        "needs an etcdutl of 3.5.10 or newer; tests/e2e/test_restored.py runs the same",
+        "tests/system/tables/test_restored.py does the same",
+        "needs an etcdutl of 3.5.10 or newer; tests/system/tables/test_restored.py runs the same",
     ],
     "docs/schedulers.md": ["a script, which a test of its own runs and kills"],
     "docs/security.md": [

@@ -3,7 +3,7 @@
 Loading takes a service longer than most tests give it to do. So one process loads everything, opens no
 connection, and forks whatever is asked for. What it forks is a process of its own in every respect, and a
 child of the tests' process, which can kill, halt and wait for it. That services start from their command
-lines is shown in ``tests/process/deployed/test_service_manager.py``.
+lines is shown in ``tests/system/deployed/test_service_manager.py``.
 """
 
 from __future__ import annotations

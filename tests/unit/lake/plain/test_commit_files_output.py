@@ -201,7 +201,7 @@ def test_a_damaged_record_is_reported(tmp_path: Path, damage: dict[str, Any]) ->
 
 
 def test_folders_are_named_as_spark_names_them() -> None:
-    """C12. What Spark itself writes is compared in tests/spark."""
+    """C12. What Spark itself writes is compared in tests/system/spark."""
     odd = "a/b c=d%e:f?{g[h]i^j\\k\"l'm*n#"
     assert escaped(odd) == "a%2Fb c%3Dd%25e%3Af%3F%7Bg%5Bh%5Di%5Ej%5Ck%22l%27m%2An%23"
     assert escaped("\x01\n\x7f") == "%01%0A%7F"
