@@ -27,7 +27,7 @@ from distop.coordinator.metrics.prometheus import PrometheusMetrics
 from distop.coordinator.views.following import Following
 from distop.coordinator.views.listing import list_operations
 from distop.coordinator.views.why import Reason
-from distop.coordinator.web.pages import LARGE_GRID, render
+from distop.coordinator.web.pages import LARGE_GRID, render, url
 from distop.coordinator.web.reads import NO_CONTEXT, Answers, Reads
 from distop.coordinator.web.requests import (
     HTTP_STATUS,
@@ -57,6 +57,7 @@ MAX_CONNECTIONS = 256
 
 _STATIC = {
     "page.css": "text/css; charset=utf-8",
+    "htmx.min.js": "text/javascript; charset=utf-8",
     "page.js": "text/javascript; charset=utf-8",
     "icon.svg": "image/svg+xml",
 }
@@ -125,10 +126,10 @@ class WebServer:
 
     def _app(self) -> Starlette:
         pages = {
-            "/": self._overview,
-            "/table": self._table,
-            "/operation": self._operation,
-            "/members": self._members,
+            "/": ("overview.html", self._overview),
+            "/table": ("table.html", self._table),
+            "/operation": ("operation.html", self._operation),
+            "/members": ("members.html", self._members),
         }
         api = {
             "/api/tables": self._api_tables,
@@ -140,7 +141,7 @@ class WebServer:
             "/api/members": self._api_members,
             "/api/leaders": self._api_leaders,
         }
-        routes: list[BaseRoute] = [_Exactly(path, self._page(make)) for path, make in pages.items()]
+        routes: list[BaseRoute] = [_Exactly(path, self._page(*page)) for path, page in pages.items()]
         routes += [_Exactly(path, self._json(make)) for path, make in api.items()]
         routes += [_Exactly(f"/static/{name}", _static(name, kind)) for name, kind in _STATIC.items()]
         routes += [_Exactly("/livez", alive), _Exactly("/readyz", self._ready)]
@@ -149,15 +150,25 @@ class WebServer:
         routes.append(_Exactly("/sign-out", self._sign_out, methods=["POST"]))
         return Starlette(routes=routes, exception_handlers={404: self._not_found})
 
-    def _page(self, make: Callable[[Query], Awaitable[str]]) -> Callable[[Request], Awaitable[Response]]:
+    def _page(
+        self, template: str, look: Callable[[Query], Awaitable[dict[str, Any]]]
+    ) -> Callable[[Request], Awaitable[Response]]:
+        """The page of a template, with the values that ``look`` returns."""
+
         async def endpoint(request: Request) -> Response:
+            query = Query(request.query_params)
+            address = url(request.scope["path"], **dict(query.items()))
+
+            async def made(query: Query) -> str:
+                return self._render(template, address=address, **await look(query))
+
             try:
                 answer_to(await self._access.enter(request))
-                return answer(request, await self._fresh(request, make), "text/html; charset=utf-8")
+                return answer(request, await self._fresh(request, made), "text/html; charset=utf-8")
             except Unauthenticated:
                 return RedirectResponse("/sign-in", 303)
             except DistopError as error:
-                return self._problem(error)
+                return self._problem(error, address)
 
         return endpoint
 
@@ -199,8 +210,9 @@ class WebServer:
             template, keyspace=self._client.keyspace.name, member=self._member(), now=self._wall(), **values
         )
 
-    def _problem(self, error: DistopError) -> Response:
-        page = self._render("problem.html", error=error)
+    def _problem(self, error: DistopError, address: str = "") -> Response:
+        """The page of an error; with an address, it asks there until there is something else to show."""
+        page = self._render("problem.html", error=error, address=address)
         return Response(page, HTTP_STATUS[error.kind], media_type="text/html")
 
     def _not_found(self, request: Request, _: Exception) -> Response:
@@ -227,7 +239,7 @@ class WebServer:
             subject, error = "", refusal if request.method == "POST" else None
         except DistopError as refusal:
             return self._problem(refusal)
-        page = self._render("sign_in.html", subject=subject, error=error)
+        page = self._render("sign_in.html", subject=subject, error=error, address="")
         return Response(page, 401 if error else 200, {"cache-control": "no-store"}, "text/html")
 
     async def _sign_out(self, request: Request) -> Response:
@@ -239,23 +251,21 @@ class WebServer:
         self._access.sign_out(request, outside)
         return outside
 
-    async def _overview(self, query: Query) -> str:
-        return self._render("overview.html", view=await self._reads.overview(query.text("after")))
+    async def _overview(self, query: Query) -> dict[str, Any]:
+        return {"view": await self._reads.overview(query.text("after"))}
 
-    async def _table(self, query: Query) -> str:
+    async def _table(self, query: Query) -> dict[str, Any]:
         name, page, marks = query.needed("name"), query.number("page"), query.text("marks")
         view = await self._reads.table(name, page=page)
         watermarks = await self._reads.watermarks(name, marks)
-        return self._render("table.html", view=view, watermarks=watermarks, page=page, marks=marks)
+        return {"view": view, "watermarks": watermarks, "page": page, "marks": marks}
 
-    async def _operation(self, query: Query) -> str:
-        view = await self._reads.operation(OperationId.parse(query.needed("name")))
-        return self._render("operation.html", view=view)
+    async def _operation(self, query: Query) -> dict[str, Any]:
+        return {"view": await self._reads.operation(OperationId.parse(query.needed("name")))}
 
-    async def _members(self, _: Query) -> str:
+    async def _members(self, _: Query) -> dict[str, Any]:
         members, leaders = await self._reads.members(), await self._reads.leaders()
-        led = Counter(leader.member for leader in leaders)
-        return self._render("members.html", members=members, leaders=leaders, led=led)
+        return {"members": members, "leaders": leaders, "led": Counter(leader.member for leader in leaders)}
 
     async def _api_tables(self, query: Query) -> dict[str, Any]:
         request = pb.ListTablesRequest(

@@ -37,8 +37,8 @@ def render(template: str, **values: object) -> str:
     ----------
     values:
         What the template shows; and on every page ``keyspace`` (the first component of the coordinator's
-        keys, which names the installation), ``member`` (its id; empty before it has a lease) and ``now``
-        (seconds since the Unix epoch).
+        keys, which names the installation), ``member`` (its id; empty before it has a lease), ``now``
+        (seconds since the Unix epoch) and ``address`` (where the page asks again; empty: nowhere).
     """
     return ENVIRONMENT.get_template(template).render(values)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from hashlib import sha256
 from html.parser import HTMLParser
 
 import pytest
@@ -12,6 +13,7 @@ from jinja2 import UndefinedError
 
 from distop.coordinator.web.pages import ENVIRONMENT, printable, render
 from distop.errors import NotFound
+from support.repository import ROOT
 
 
 class Reader(HTMLParser):
@@ -41,6 +43,7 @@ NAMES = ENVIRONMENT.from_string(
     '{% from "parts.html" import code, name_of, table_link %}'
     "{{ name_of(name) }}{{ code(name) }}{{ table_link(name) }}"
 )
+PAGE = ROOT / "coordinator" / "web" / "page"
 PAST_THE_ENVIRONMENT = (
     r"~|\bautoescape\b|\|\s*(safe|e|escape|forceescape|join|replace|tojson|urlize|xmlattr)\b"
 )
@@ -72,10 +75,18 @@ def test_a_template_has_no_way_past_the_environment(template):
 
 
 def test_what_nobody_gave_is_an_error_and_no_empty_place():
-    with pytest.raises(UndefinedError, match="'keyspace' is undefined"):
+    with pytest.raises(UndefinedError, match="'address' is undefined"):
         render("problem.html", error=NotFound("there is no such page"))
 
 
 def test_what_cannot_be_seen_is_spelled_out():
     assert printable("sales\u202egnp.exe\n") == "sales\\u202egnp.exe\\n"
     assert printable("日本 مرحبا <b>") == "日本 مرحبا <b>"
+
+
+def test_the_vendored_library_is_the_one_that_its_note_names():
+    note = (PAGE / "htmx.txt").read_text()
+    digest = sha256((PAGE / "htmx.min.js").read_bytes()).hexdigest()
+    assert f"SHA-256: {digest}\n" in note
+    assert "htmx 4.0.1" in note
+    assert "0BSD" in note
