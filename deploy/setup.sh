@@ -118,7 +118,7 @@ install_all() {
   install_pinned
   pip_install -c constraints.txt -e '.[dev]'
   say "compiling"
-  compile $VENV/lib src/distop/*
+  compile $VENV/lib src/distop/*/
 }
 
 # Install the pinned packages with two pips at once: one alone uses one processor, for most of the set-up time.

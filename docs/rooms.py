@@ -12,7 +12,7 @@ from pathlib import Path
 import grimp
 
 HERE = Path(__file__).parent
-FOLDERS = sorted(link.name for link in (HERE.parent / "src" / "distop").iterdir())
+FOLDERS = sorted(package.parent.name for package in (HERE.parent / "src" / "distop").glob("*/__init__.py"))
 PANELS = [["distop", "lake", "executor"], ["coordinator", "spark_jobs", "sources"], ["cli", "metastore"]]
 
 Graph = dict[str, set[str]]
@@ -38,9 +38,9 @@ STYLE = """
 
 def imports() -> dict[str, Graph]:
     """The arrows between the folders (``distop``), and in each folder those between its rooms."""
-    graph = grimp.build_graph(*(f"distop.{folder}" for folder in FOLDERS), cache_dir=None)
+    graph = grimp.build_graph("distop", cache_dir=None)
     found: dict[str, Graph] = {"distop": {folder: set() for folder in FOLDERS}}
-    for importer in sorted(graph.modules):
+    for importer in sorted(graph.modules - {"distop"}):
         (_, folder, *room), within = importer.split("."), found.setdefault(importer.split(".")[1], {})
         arrows = within.setdefault(room[0], set()) if room and room[0] != "__main__" else set()
         for imported in graph.find_modules_directly_imported_by(importer):

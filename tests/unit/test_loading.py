@@ -23,3 +23,15 @@ def test_a_service_loads_what_metrics_and_tables_need_when_it_needs_it(module: s
     loaded = set(done.stdout.split())
     assert "distop" in loaded
     assert not loaded & (OF_METRICS | OF_TABLES)
+
+
+def test_import_distop_loads_no_package_and_every_name_of_it_is_found() -> None:
+    script = (
+        "import sys, distop\n"
+        "assert not [name for name in sys.modules if name.startswith('distop.')]\n"
+        "for name in distop.__all__:\n"
+        "    getattr(distop, name)\n"
+        "assert distop.Client.__module__ == 'distop.client.blocking'\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr

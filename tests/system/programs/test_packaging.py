@@ -70,8 +70,9 @@ def contents(wheel: Path) -> dict[str, bytes]:
 
 def test_the_wheel_holds_every_file_of_the_packages_and_no_other(tree: Path, wheel: Path) -> None:
     packed = {name for name in contents(wheel) if ".dist-info/" not in name}
-    links = list((tree / "src" / "distop").iterdir())
+    links = [link for link in (tree / "src" / "distop").iterdir() if link.is_dir()]
     files = {f"distop/{link.name}/{file.relative_to(link)}" for link in links for file in link.rglob("*.*")}
+    files |= {"distop/__init__.py", "distop/py.typed"}
     assert packed == {file for file in files if "__pycache__" not in file}
     for package in {link.name for link in links}:
         assert f"distop/{package}/py.typed" in packed

@@ -12,7 +12,7 @@ DOCUMENT = (ROOT / "docs" / "architecture.md").read_text()
 CHECKLIST = {"O": 29, "C": 19, "P": 16, "B": 15, "U": 5, "G": 7, "S": 6, "E": 5}
 """How many lines each group of it has that is built."""
 
-PRODUCT = sorted(path for path in (ROOT / "src" / "distop").iterdir())
+PRODUCT = sorted(path.parent for path in (ROOT / "src" / "distop").glob("*/__init__.py"))
 ROOMS = sorted(
     f"{folder.name}/{path.parent.name}" for folder in PRODUCT for path in folder.glob("*/__init__.py")
 )
