@@ -27,7 +27,7 @@ from distop.catalog.errors import both
 from distop.catalog.pointers import Pointers
 from distop.errors import InvalidArgument, InvalidName
 from distop.metastore.crashpoints import reached
-from distop.metastore.etcd.txn import Delete, Get, KeyValue, Put, Txn, TxnResult, named, unchanged
+from distop.metastore.etcd.txn import DeleteRange, Get, KeyValue, Put, Txn, TxnResult, named, unchanged
 from distop.metastore.etcd.update import update
 from distop.metastore.records.names import (
     DEFAULT_NAMESPACE,
@@ -170,7 +170,7 @@ class Namespaces:
 
     def drop(self, name: str) -> bool:
         """Remove it and its properties; ``False`` if it was not created."""
-        return self._change("drop", name, lambda kv: Delete(kv.key) if kv.exists else None)
+        return self._change("drop", name, lambda kv: DeleteRange(kv.key) if kv.exists else None)
 
     def update(self, name: str, change: Callable[[dict[str, str]], dict[str, str]]) -> None:
         """Change its properties. ``change`` may be called again when another change comes between."""
@@ -180,7 +180,7 @@ class Namespaces:
 
         self._change("alter", name, changed)
 
-    def _change(self, action: str, name: str, wanted: Callable[[KeyValue], Put | Delete | None]) -> bool:
+    def _change(self, action: str, name: str, wanted: Callable[[KeyValue], Put | DeleteRange | None]) -> bool:
         """Bring a namespace into the requested state; returns whether anything was changed."""
         key = self._keyspace.namespace(name)
         standing = b""

@@ -21,7 +21,7 @@ from distop.errors import (
 from distop.lake.cleanup.purge import leave_files
 from distop.lake.storage.storage import storage_of
 from distop.metastore.crashpoints import reached
-from distop.metastore.etcd.txn import Delete, Get, KeyValue, Op, Put, Txn, TxnResult, absent, unchanged
+from distop.metastore.etcd.txn import DeleteRange, Get, KeyValue, Op, Put, Txn, TxnResult, absent, unchanged
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.names import check_new_name, prefix_end
 from distop.metastore.records.record import decode, encode
@@ -94,7 +94,7 @@ class Naming:
         indexes = (keys.keyspace.paused_table(keys.name), keys.backlog_index, keys.agenda)
         own = (keys.head, keys.watermarks, keys.run_ops)
         chunks = watermark_chunks(self._keyspace, record)
-        gone = (*(Delete(key) for key in (*own, *indexes)), Delete(chunks, prefix_end(chunks)))
+        gone = (*(DeleteRange(key) for key in (*own, *indexes)), DeleteRange(chunks, prefix_end(chunks)))
         txn = Txn(same(base), (*gone, *self._pointers.audit("drop-table", keys.name)), reads(keys))
         txn += self._tombstoned(keys, record)
 
@@ -189,9 +189,9 @@ class Naming:
         # Those may be set by hand.
         unset = () if any(kv.key == old.watermarks for kv in moving) else (absent(old.watermarks),)
         compares = (*same(base), *free, *unset, *(unchanged(kv) for kv in moving))
-        ops: list[Op] = [*table_puts(new, record), *gone, Delete(old.backlog_index)]
+        ops: list[Op] = [*table_puts(new, record), *gone, DeleteRange(old.backlog_index)]
         if agenda.exists:
-            ops += [Delete(old.agenda), looked_at_once(agenda, key=new.agenda)]
+            ops += [DeleteRange(old.agenda), looked_at_once(agenda, key=new.agenda)]
         ops += self._pointers.audit("rename-table", new.name, new, reason=f"it was {old.name}")
         ops += [Put(new.prefix + kv.key[len(old.prefix) :], kv.value) for kv in moving]
         looks = (Get(new.table), Get(old.table))
@@ -229,17 +229,17 @@ class Naming:
             if before.renamed_to == table:
                 self._pointers.finish(before.name)
 
-    def _settings(self, keys: TableKeys) -> tuple[list[KeyValue], list[Delete]]:
+    def _settings(self, keys: TableKeys) -> tuple[list[KeyValue], list[DeleteRange]]:
         """All keys of an idle table, and their removal; except its leader's, and those that may be many and
         are not moved: finished batches, audit trail, history, requests and series."""
         requests = keys.prefix + b"request.", keys.request_expiry_prefix
         skipped = keys.applied_prefix, keys.audit_prefix, keys.coordinator, keys.history_prefix
         found: list[KeyValue] = []
-        gone: list[Delete] = []
+        gone: list[DeleteRange] = []
         start = keys.prefix
         # In the order of their keys. A removal for each range takes less of a transaction than for each key.
         for end in (*skipped, *requests, keys.series_prefix, prefix_end(keys.prefix)):
             found += self._etcd.get_range(start, end, limit=PAGE).kvs
-            gone.append(Delete(start, end))
+            gone.append(DeleteRange(start, end))
             start = prefix_end(end)
         return found, gone

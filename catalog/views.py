@@ -15,7 +15,7 @@ from distop.catalog.namespaces import no_such_view, view_exists
 from distop.catalog.naming import check_target, retry_until_known
 from distop.catalog.pointers import Pointer, Pointers, Swap
 from distop.metastore.crashpoints import reached
-from distop.metastore.etcd.txn import Delete, Get, KeyValue, Put, Txn, TxnResult, absent, unchanged
+from distop.metastore.etcd.txn import DeleteRange, Get, KeyValue, Put, Txn, TxnResult, absent, unchanged
 from distop.metastore.records.names import check_new_name
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import ViewRecord
@@ -101,7 +101,7 @@ class Views:
             record, base = self.read(name)
             key, claim = base.view_kv.key, self._claim(name, record)
             audit = self._pointers.audit("drop-view", name)
-            txn = Txn((unchanged(base.view_kv),), (Delete(key), *audit), (Get(key),))
+            txn = Txn((unchanged(base.view_kv),), (DeleteRange(key), *audit), (Get(key),))
             txn += claim.given_up(self._pointers.standing(claim))
 
             def is_own_write(read: TxnResult) -> bool:
@@ -127,7 +127,7 @@ class Views:
             audit = self._pointers.audit("rename-view", new, reason=f"it was {name}")
             txn = Txn(
                 (unchanged(base.view_kv), absent(target.view), absent(target.table)),
-                (Delete(key), Put(target.view, encode(record)), *audit),
+                (DeleteRange(key), Put(target.view, encode(record)), *audit),
                 (Get(key), Get(target.view)),
             )
             txn += self._passed_on(claim, replace(claim, table=new))

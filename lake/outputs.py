@@ -1,7 +1,7 @@
 """What each table format means for an operation that writes: one object per format.
 
-An operation type asks the :class:`Output` of its table when it plans, when a job writes, and for its commit
-steps. Code outside these objects does not depend on the format.
+An operation type asks the :class:`FormatOutput` of its table when it plans, when a job writes, and for its
+commit steps. Code outside these objects does not depend on the format.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from distop.operations.job import JobContext, staging_folder
 EVERY_MODE = frozenset({"append", "overwrite", "overwrite_partitions", "error_if_exists", "ignore"})
 
 
-class Output(ABC):
-    """Stateless."""
+class FormatOutput(ABC):
+    """What tables of one format can do and how they are written. Stateless."""
 
     format: ClassVar[str]
     modes: ClassVar[frozenset[str]] = EVERY_MODE
@@ -93,7 +93,7 @@ class Output(ABC):
         )
 
 
-class IcebergOutput(Output):
+class IcebergOutput(FormatOutput):
     """Files stay where they are written; a snapshot makes them part of the table."""
 
     format = ICEBERG
@@ -152,7 +152,7 @@ class IcebergOutput(Output):
         return [StepRecord(step=self._STEPS[mode], argument=expected if refuses else {})]
 
 
-class FilesOutput(Output):
+class FilesOutput(FormatOutput):
     """Files are staged and then moved into a plain tree of folders."""
 
     format = FILES
@@ -178,7 +178,7 @@ class FilesOutput(Output):
         return [StepRecord(step="files.publish", argument=mode), StepRecord(step="files.head")]
 
 
-class DeltaOutput(Output):
+class DeltaOutput(FormatOutput):
     """Files stay where they are written; one external step commits them to the table's own log."""
 
     format = DELTA
@@ -235,10 +235,14 @@ def _refusal(look: Callable[[], None]) -> TableNotEmpty | None:
     return None
 
 
-_KINDS: dict[str, Callable[[], Output]] = {ICEBERG: IcebergOutput, FILES: FilesOutput, DELTA: DeltaOutput}
+_KINDS: dict[str, Callable[[], FormatOutput]] = {
+    ICEBERG: IcebergOutput,
+    FILES: FilesOutput,
+    DELTA: DeltaOutput,
+}
 
 
-def output_of(table_format: str) -> Output:
+def output_of(table_format: str) -> FormatOutput:
     """The output for a format.
 
     Raises :class:`~distop.errors.InvalidArgument` for an unknown format.

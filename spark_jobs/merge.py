@@ -89,7 +89,7 @@ class MergePlan(SnapshotPlan, kw_only=True):
     """Rows for which this is true are added if the table has none with their key; empty: all others."""
     order_by: str = ""
     """The column that says how new a row is; empty: the last row is the newest. See
-    :class:`~distop.spark_jobs.merge.Batch`."""
+    :class:`~distop.spark_jobs.merge.MergeBatch`."""
 
 
 def plan_merge(request: PlanRequest, plan: MergePlan) -> tuple[MergePlan, int]:
@@ -158,7 +158,7 @@ _OURS, _THEIRS = "\0ours", "\0theirs"
 Places: TypeAlias = NDArray[np.int64]
 
 
-class Batch:
+class MergeBatch:
     """See the module.
 
     Parameters
@@ -293,7 +293,7 @@ class Merging:
         job: JobContext,
         plan: MergePlan,
         layout: Layout,
-        batch: Batch,
+        batch: MergeBatch,
         writer: StagedWriter,
         check: Callable[[pa.Table], None],
         facts: Mapping[str, int],

@@ -19,14 +19,14 @@ from distop.errors import Cancelled, shortened
 from distop.metastore.backlog.batches import (
     MAX_ERROR_LENGTH,
     AppliedRecord,
+    BatchBlock,
     BatchRecord,
-    Block,
     OrderingRecord,
-    Staged,
+    StagedBatch,
     ordering_of,
 )
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.txn import Delete, Get, KeyValue, Op, Put, Txn, unchanged
+from distop.metastore.etcd.txn import DeleteRange, Get, KeyValue, Op, Put, Txn, unchanged
 from distop.metastore.operations.parking import COMPLETION_FAILED
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.names import OperationId
@@ -90,7 +90,7 @@ def _published(
     keys: TableKeys,
     arg: OperationArg,
     ordering_kv: KeyValue,
-    staged: Staged,
+    staged: StagedBatch,
     entry: KeyValue,
     operation: OperationId,
     now: float,
@@ -113,7 +113,7 @@ def _published(
         decided_by=staged.approved_by if arg.batches else arg.started_by,
     )
     ops: list[Op] = [Put(keys.applied(batch), encode(done))]
-    ops += [Delete(entry.key)] if entry.exists else []
+    ops += [DeleteRange(entry.key)] if entry.exists else []
     return Txn(
         (unchanged(ordering_kv), unchanged(entry)),
         (Put(keys.ordering, encode(changed)), Put(keys.backlog_index, b"{}"), *ops),
@@ -121,7 +121,7 @@ def _published(
 
 
 def _staged(
-    arg: OperationArg, ordering: OrderingRecord, staged: Staged, entries: Entries, result: HistoryRecord
+    arg: OperationArg, ordering: OrderingRecord, staged: StagedBatch, entries: Entries, result: HistoryRecord
 ) -> tuple[OrderingRecord, list[Op]]:
     """The batch waits for its approval, at its place."""
     ops: list[Op] = []
@@ -156,7 +156,7 @@ def _applied(
     ops: list[Op] = []
     for batch, kv, record in entries:
         applied = encode(AppliedRecord.of(arg.id, record, now, result, len(arg.batches), arg.argument))
-        ops += [Delete(kv.key), Put(keys.applied(batch), applied)]
+        ops += [DeleteRange(kv.key), Put(keys.applied(batch), applied)]
     # One that was to be staged, and has changed nothing, needs no approval.
     awaiting = arg.batches[-1] if ordering.validation and ordering.staged is None else ""
     done = ordering.done_with(*(batch for batch, _, _ in entries))
@@ -186,7 +186,9 @@ def _failed(
     block = ordering.blocked
     if spent and block is None and entries:
         message = shortened(failure.message, MAX_ERROR_LENGTH)
-        block = Block(batch=entries[0][0], code=failure.code, error=message, operation=str(arg.id), at=now)
+        block = BatchBlock(
+            batch=entries[0][0], code=failure.code, error=message, operation=str(arg.id), at=now
+        )
     # A batch is on its branch only if its operation has succeeded.
     staged = ordering.staged if ordering.staged is not None and ordering.staged.operation else None
     return msgspec.structs.replace(ordering, running="", staged=staged, blocked=block), ops

@@ -44,11 +44,17 @@ from distop.errors import (
     defect_of,
     shortened,
 )
-from distop.metastore.backlog.batches import MAX_ERROR_LENGTH, BatchRecord, Block, OrderingRecord, Staged
+from distop.metastore.backlog.batches import (
+    MAX_ERROR_LENGTH,
+    BatchBlock,
+    BatchRecord,
+    OrderingRecord,
+    StagedBatch,
+)
 from distop.metastore.backlog.undoing import put_back
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.txn import Delete, Put, Txn, absent, unchanged
+from distop.metastore.etcd.txn import DeleteRange, Put, Txn, absent, unchanged
 from distop.metastore.members.election import Epoch
 from distop.metastore.operations.starting import digest_of
 from distop.metastore.records.keyspace import TableKeys
@@ -245,7 +251,7 @@ class Drainer:
         """Record in etcd that a leader need not look, unless something has changed since this look."""
         index = backlog.index_kv
         if index.exists:
-            txn = Txn((unchanged(index),), (Delete(index.key),))
+            txn = Txn((unchanged(index),), (DeleteRange(index.key),))
             reached("batch.rest.before")
             if not await self._settled(txn, lambda: reached("batch.rest.after")):
                 self._news.set()
@@ -293,7 +299,7 @@ class Drainer:
         kind: DistributedOperation,
         batches: Sequence[Waiting],
         argument: dict[str, Any],
-        staged: Staged | None,
+        staged: StagedBatch | None,
     ) -> float:
         """Start the operation that applies these batches, or stages or publishes one."""
         keys, first = self._keys, batches[0]
@@ -404,7 +410,7 @@ class Drainer:
         """Record the state of a batch that was not started; with a code: it blocks the table."""
         puts: tuple[Put, ...] = (Put(first.kv.key, encode(record)),)
         if code:
-            block = Block(batch=first.name, code=code, error=error, at=self._wall())
+            block = BatchBlock(batch=first.name, code=code, error=error, at=self._wall())
             blocked = msgspec.structs.replace(backlog.ordering, blocked=block)
             puts += (Put(self._keys.ordering, encode(blocked)),)
         txn = Txn((unchanged(backlog.ordering_kv), unchanged(first.kv)), puts)
@@ -432,7 +438,7 @@ class Drainer:
         return 0.0
 
 
-def _staging(kind: DistributedOperation, first: Waiting, revision: int) -> Staged:
+def _staging(kind: DistributedOperation, first: Waiting, revision: int) -> StagedBatch:
     """Where a batch is staged.
 
     Parameters
@@ -454,7 +460,7 @@ def _staging(kind: DistributedOperation, first: Waiting, revision: int) -> Stage
             details={"field": "branch"},
         )
     readable = re.sub(r"[^A-Za-z0-9_.-]", "-", first.name)[:80]
-    return Staged(batch=first.name, branch=f"batch-{readable}-{revision}")
+    return StagedBatch(batch=first.name, branch=f"batch-{readable}-{revision}")
 
 
 def _combine(

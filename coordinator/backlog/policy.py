@@ -10,7 +10,7 @@ import msgspec
 
 from distop.errors import SourceIncomplete, Unavailable, as_distop
 from distop.errors.base import error_class
-from distop.metastore.backlog.batches import LATE, BatchRecord, OrderingRecord, Staged
+from distop.metastore.backlog.batches import LATE, BatchRecord, OrderingRecord, StagedBatch
 from distop.metastore.etcd.txn import KeyValue, Put
 from distop.metastore.operations.parking import COMPLETION_FAILED
 from distop.metastore.records.operation import ErrorRecord
@@ -73,7 +73,7 @@ class Stop:
 class Publish:
     """The staged batch was approved."""
 
-    staged: Staged
+    staged: StagedBatch
 
 
 @dataclass(frozen=True)

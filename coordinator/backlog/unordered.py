@@ -24,14 +24,14 @@ from distop.metastore.backlog.batches import (
     RUNNING,
     WAITING,
     AppliedRecord,
+    BatchBlock,
     BatchRecord,
-    Block,
     gave_up,
     ordering_of,
 )
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.txn import Delete, Get, KeyValue, Put, Txn, absent, unchanged
+from distop.metastore.etcd.txn import DeleteRange, Get, KeyValue, Put, Txn, absent, unchanged
 from distop.metastore.operations.starting import digest_of
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.names import prefix_end
@@ -122,7 +122,8 @@ class UnorderedBatches:
             taken = self._keys.unordered(RUNNING, name)
             running = msgspec.structs.replace(record, operation=str(arg.id))
             return Txn(
-                (unchanged(waiting.kv), absent(taken)), (Delete(waiting.kv.key), Put(taken, encode(running)))
+                (unchanged(waiting.kv), absent(taken)),
+                (DeleteRange(waiting.kv.key), Put(taken, encode(running))),
             )
 
         for obj in (of_batch, ""):
@@ -193,9 +194,9 @@ def after_failure(
     looked_at = Txn((), (Put(keys.backlog_index, b"{}"),))
     if not failure.is_final(attempts, ordering_of(ordering_kv).max_attempts):
         waits = Put(keys.unordered(WAITING, batch), encode(left))
-        moved = () if at.key == waits.key else (Delete(at.key),)
+        moved = () if at.key == waits.key else (DeleteRange(at.key),)
         return looked_at + Txn((unchanged(at),), (*moved, waits))
-    block = Block(batch=batch, code=failure.code, error=message, operation=record.operation, at=now)
+    block = BatchBlock(batch=batch, code=failure.code, error=message, operation=record.operation, at=now)
     return looked_at + gave_up(keys, ordering_kv, at, batch, left, block)
 
 
@@ -218,5 +219,5 @@ async def share_of_unordered(
     if failure is not None:
         return after_failure(keys, ordering_kv, kv, arg.unordered, record, failure, now)
     done = encode(AppliedRecord.of(arg.id, record, now, result, plan=arg.argument))
-    ops = (Delete(key), Put(keys.unordered(DONE, arg.unordered), done))
+    ops = (DeleteRange(key), Put(keys.unordered(DONE, arg.unordered), done))
     return Txn((unchanged(kv),), (*ops, Put(keys.backlog_index, b"{}")))

@@ -31,7 +31,7 @@ from distop.metastore.operations.starting import (
     slots_without,
 )
 from distop.metastore.records.keyspace import TableKeys
-from distop.metastore.records.operation import FollowUp, OperationArg
+from distop.metastore.records.operation import FollowUpArg, OperationArg
 from distop.metastore.records.record import decode
 from distop.metastore.records.table import Head, IndexRecord, TableRecord
 from distop.metastore.records.watermarks import Chunks, Marks, decode_recent
@@ -78,7 +78,7 @@ class FollowUps:
         return start, {"followUp": str(start.arg.id)}
 
     async def _prepare(
-        self, keys: TableKeys, first: OperationArg, wanted: FollowUp, base: Base, publication: Txn
+        self, keys: TableKeys, first: OperationArg, wanted: FollowUpArg, base: Base, publication: Txn
     ) -> FollowUpStart:
         kind = self._registry.get(wanted.type)
         check_scope(kind, wanted.object)
@@ -131,7 +131,7 @@ class FollowUps:
     async def _plan(
         self,
         keys: TableKeys,
-        wanted: FollowUp,
+        wanted: FollowUpArg,
         table: TableRecord,
         base: Base,
         index: KeyValue,

@@ -23,7 +23,7 @@ from distop.metastore.backlog.batches import (
     OrderingRecord,
     ordering_of,
 )
-from distop.metastore.etcd.txn import Compare, Delete, KeyValue, Op, Put, Txn, absent, unchanged
+from distop.metastore.etcd.txn import Compare, DeleteRange, KeyValue, Op, Put, Txn, absent, unchanged
 from distop.metastore.records.names import OperationId
 from distop.metastore.records.record import decode, encode
 
@@ -101,13 +101,17 @@ def _held_by_nobody(seen: TableSeen, entry: KeyValue, what: str, operation: str,
         subject=text(entry.key),
         sentence=f"the index of paused things names {what}, which is not paused: nothing starts on it",
         remedy=f"{DOCTOR} removes the entry",
-        fix=Change("removed the entry", Txn((unchanged(entry), absent(pause_key)), (Delete(entry.key),))),
+        fix=Change(
+            "removed the entry", Txn((unchanged(entry), absent(pause_key)), (DeleteRange(entry.key),))
+        ),
     )
 
 
 def _index_of_nothing(seen: TableSeen) -> Iterator[Finding]:
     if seen.backlog_index.exists:
-        txn = Txn((unchanged(seen.backlog_index), absent(seen.keys.table)), (Delete(seen.backlog_index.key),))
+        txn = Txn(
+            (unchanged(seen.backlog_index), absent(seen.keys.table)), (DeleteRange(seen.backlog_index.key),)
+        )
         yield seen.finding(
             "BACKLOG_INDEX_WITHOUT_TABLE",
             sentence=f"{text(seen.backlog_index.key)} requests a look at the backlog of table {seen.name!r}, "
@@ -249,7 +253,7 @@ def _unordered(seen: TableSeen, ordering: OrderingRecord) -> Iterator[Finding]:
                 seen,
                 "it waits again",
                 (unchanged(kv), absent(state)),
-                Delete(kv.key),
+                DeleteRange(kv.key),
                 Put(seen.keys.unordered(WAITING, batch), again),
             ),
         )

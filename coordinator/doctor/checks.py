@@ -22,7 +22,7 @@ from distop.coordinator.doctor.findings import (
 from distop.coordinator.doctor.reading import OperationSeen, TableSeen
 from distop.coordinator.doctor.records import why_unreadable
 from distop.errors import CorruptRecord, InvalidName
-from distop.metastore.etcd.txn import Delete, KeyValue, Op, Put, Txn, absent, named, unchanged
+from distop.metastore.etcd.txn import DeleteRange, KeyValue, Op, Put, Txn, absent, named, unchanged
 from distop.metastore.operations.starting import slots_without
 from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import ABORTING, COMMITTING, RUNNING, ActiveRecord, HistoryRecord
@@ -85,7 +85,7 @@ def _entry(seen: TableSeen) -> Iterator[Finding]:
             "ENTRY_WITHOUT_TABLE",
             sentence=f"the index of tables names {seen.name!r}, which does not exist",
             remedy=f"{DOCTOR} removes the entry",
-            fix=Change("removed the index entry", Txn(same, (Delete(entry.key),))),
+            fix=Change("removed the index entry", Txn(same, (DeleteRange(entry.key),))),
         )
 
 
@@ -97,7 +97,7 @@ def _operation(seen: TableSeen, one: OperationSeen) -> Iterator[Finding]:
     for key, why in one.unreadable.items():
         yield seen.unreadable(key, why, name)
     if not one.keys_count:
-        gone: tuple[Op, ...] = (Delete(one.active.key),)
+        gone: tuple[Op, ...] = (DeleteRange(one.active.key),)
         yield seen.finding(
             "INDEX_WITHOUT_OPERATION",
             sentence=f"the index of active operations names {name}, which has no key",
@@ -196,7 +196,7 @@ def _run_ops(seen: TableSeen) -> Iterator[Finding]:
             if one is not None and one.state.exists:
                 continue
             left = slots_without(seen.run_ops, operation)
-            then: Op = Delete(seen.run_ops.key) if left is None else Put(seen.run_ops.key, left)
+            then: Op = DeleteRange(seen.run_ops.key) if left is None else Put(seen.run_ops.key, left)
             state = absent(seen.keys.operation(operation).state)
             yield seen.finding(
                 "RUNOPS_WITHOUT_OPERATION",
@@ -299,7 +299,7 @@ def check_schedules(seen: TableSeen) -> Iterator[Finding]:
             )
         return
     if not table.exists:
-        gone = Txn((unchanged(agenda), absent(table.key)), (Delete(agenda.key),))
+        gone = Txn((unchanged(agenda), absent(table.key)), (DeleteRange(agenda.key),))
         yield seen.finding(
             "SCHEDULES_WITHOUT_TABLE",
             sentence=f"{text(agenda.key)} says when to look at the schedules of table {seen.name!r}, "

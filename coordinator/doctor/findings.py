@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 from distop.commit.contract import NOT_UNDONE
 from distop.errors import as_distop
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.txn import Delete, Get, KeyValue, Put, Txn, unchanged
+from distop.metastore.etcd.txn import DeleteRange, Get, KeyValue, Put, Txn, unchanged
 from distop.metastore.etcd.update import settle
 from distop.metastore.operations.ending import collect
 from distop.metastore.records.names import OperationId
@@ -189,7 +189,7 @@ def key_without_lease(kv: KeyValue, *, table: str = "", operation: str = "") -> 
         subject=text(kv.key),
         sentence=f"{text(kv.key)} is bound to no lease: it would outlive the process that it names",
         remedy=f"{DOCTOR} removes it; its holder notices by its next compare, and others go on",
-        fix=Change(f"removed {text(kv.key)}", Txn((unchanged(kv),), (Delete(kv.key),))),
+        fix=Change(f"removed {text(kv.key)}", Txn((unchanged(kv),), (DeleteRange(kv.key),))),
     )
 
 

@@ -10,7 +10,7 @@ from distop.coordinator.doctor.findings import DOCTOR, Change, Finding, text, un
 from distop.coordinator.doctor.reading import TableSeen
 from distop.errors import CorruptRecord
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.txn import Delete, Get, KeyValue, Txn, unchanged
+from distop.metastore.etcd.txn import DeleteRange, Get, KeyValue, Txn, unchanged
 from distop.metastore.records.keyspace import Keyspace
 from distop.metastore.records.locations import place_of
 from distop.metastore.records.names import prefix_end, unescape
@@ -90,7 +90,7 @@ def check_claim(seen: ClaimSeen) -> Iterator[Finding]:
     if seen.view.exists and _is_of_view(seen, owner):
         return
     seen_kvs = (seen.claim, seen.table, seen.dropped, seen.view)
-    gone: Txn = Txn(tuple(map(unchanged, seen_kvs)), (Delete(seen.claim.key),))
+    gone: Txn = Txn(tuple(map(unchanged, seen_kvs)), (DeleteRange(seen.claim.key),))
     yield Finding(
         code="CLAIM_WITHOUT_TABLE",
         table=owner.table,

@@ -17,7 +17,7 @@ from distop.errors import Compacted, CorruptRecord, InvalidArgument, InvalidName
 from distop.metastore.backlog.batches import DONE, AppliedRecord, BatchRecord, OrderingRecord
 from distop.metastore.backlog.undoing import UndoneRecord
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.txn import Delete, Get, KeyValue, Put, Txn, TxnResult, unchanged
+from distop.metastore.etcd.txn import DeleteRange, Get, KeyValue, Put, Txn, TxnResult, unchanged
 from distop.metastore.etcd.update import update
 from distop.metastore.operations.jobs import TriesRecord
 from distop.metastore.records.keyspace import Keyspace
@@ -282,7 +282,7 @@ async def remove_unreadable(client: EtcdClient, name: str, audit: Put | None) ->
                 details={"field": "key"},
             )
         found = unreadable_record(kv.key, why)
-        return Txn((unchanged(kv),), (Delete(kv.key), audit)) if audit is not None else None, found
+        return Txn((unchanged(kv),), (DeleteRange(kv.key), audit)) if audit is not None else None, found
 
     found, _ = await update(client, (Get(literal), Get(escaped)), decide, subject=name)
     if found is None:

@@ -24,7 +24,7 @@ from distop.errors import (
 )
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.health import member_status
-from distop.metastore.etcd.txn import Delete, Get, Put, Txn, unchanged
+from distop.metastore.etcd.txn import DeleteRange, Get, Put, Txn, unchanged
 from distop.metastore.etcd.update import settle
 from distop.metastore.members.installation import BACKUP_LIMIT_S, was_restored
 from distop.metastore.records.member import BackupRecord
@@ -129,7 +129,7 @@ async def back_up(
         with suppress(DistopError):  # etcd may be unreachable; the mark is harmless
             standing = await client.get(space.backup)
             if standing.mod_revision == marked.revision:
-                await settle(client, Txn((unchanged(standing),), (Delete(space.backup),)))
+                await settle(client, Txn((unchanged(standing),), (DeleteRange(space.backup),)))
     await prune_softly(client, space.audit_prefix)
     return manifest
 

@@ -22,7 +22,7 @@ from distop.lake.layout.owner import owner_file, owners
 from distop.lake.storage.listing import Entry, entries
 from distop.lake.storage.storage import StorageOptions, storage_of
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.txn import Delete, Get, KeyValue, Put, Txn, unchanged
+from distop.metastore.etcd.txn import DeleteRange, Get, KeyValue, Put, Txn, unchanged
 from distop.metastore.etcd.update import settle
 from distop.metastore.members.installation import LEAP, was_restored
 from distop.metastore.members.lease import LeaseSession
@@ -213,7 +213,7 @@ async def _held_before(
     for first in range(0, len(held), BITE):
         bite = held[first : first + BITE]
         # A key that is gone meanwhile has expired; it must not protect the others.
-        gone = tuple(Txn((unchanged(kv),), (Delete(kv.key),)) for kv in bite)
+        gone = tuple(Txn((unchanged(kv),), (DeleteRange(kv.key),)) for kv in bite)
         await settle(client, Txn(then=gone))
     return Reported(finding, fixed=True, outcome="took them away")
 
@@ -241,7 +241,7 @@ async def _over(
     known = encode(msgspec.structs.replace(record, restored=restored.revision))
     target = client.keyspace.name
     entry = audit_put(client.keyspace, "after-restore", by=by, target=target, at=now)
-    gone = (Delete(mark.key),) if mark.exists else ()
+    gone = (DeleteRange(mark.key),) if mark.exists else ()
     ops = (Put(installation.key, known), entry, *gone)
     txn = Txn((unchanged(mark), unchanged(installation)), ops, (Get(installation.key),))
     done = await settle(client, txn)

@@ -28,7 +28,7 @@ from distop.metastore.backlog.batches import (
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import (
     Compare,
-    Delete,
+    DeleteRange,
     Get,
     KeyValue,
     Op,
@@ -85,7 +85,7 @@ async def _finish(
 ) -> None:
     """End an operation that runs, according to etcd, as its leader did then."""
     # A cancellation, pause or decision around the backup came too late.
-    held = (Delete(op.waiting), Delete(op.cancel), Delete(op.resolve))
+    held = (DeleteRange(op.waiting), DeleteRange(op.cancel), DeleteRange(op.resolve))
     await settle(client, Txn((epoch.held(),), (Put(op.state, COMMITTING), *held)))
     for _ in range(RACES):
         staged = ordering_of(await client.get(keys.ordering)).staged
@@ -162,11 +162,11 @@ async def _remember(
             if not applied.exists:
                 changed = changed.done_with(batch)
                 ops.append(Put(applied.key, _applied(operation, entry, found)))
-            ops.append(Delete(entry.key))
+            ops.append(DeleteRange(entry.key))
         if found.unordered:
             *open_ones, done = (standing[key] for key in states)
             queued = next((kv for kv in open_ones if kv.exists), done)
-            ops += [Delete(kv.key) for kv in open_ones]
+            ops += [DeleteRange(kv.key) for kv in open_ones]
             if not done.exists:
                 ops.append(Put(done.key, _applied(operation, queued, found)))
             changed = without_failed(changed, found.unordered)

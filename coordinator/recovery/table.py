@@ -22,7 +22,7 @@ from distop.lake.plain.publish import visible_files
 from distop.lake.storage.listing import modified
 from distop.lake.storage.storage import delta_options, file_system, storage_of
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.txn import Delete, Get, KeyValue, Put, Txn, absent, equals, unchanged
+from distop.metastore.etcd.txn import DeleteRange, Get, KeyValue, Put, Txn, absent, equals, unchanged
 from distop.metastore.etcd.update import settle
 from distop.metastore.members.election import Epoch, campaign
 from distop.metastore.members.lease import LeaseSession
@@ -314,7 +314,7 @@ class TableMending:
         message = "etcd was restored from a backup that was made while it ran"
         error = ErrorRecord(code=RestoredError.code, message=message, at=self._now)
         ops = (Put(op.state, ABORTING), Put(op.error, encode(error)))
-        gone = (Delete(op.waiting), Delete(op.completion), Delete(op.resolve))
+        gone = (DeleteRange(op.waiting), DeleteRange(op.completion), DeleteRange(op.resolve))
         for state in (RUNNING, COMMITTING):
             txn = Txn((equals(op.state, state), epoch.held(), absent(op.commit)), (*ops, *gone))
             if (await settle(self._client, txn)).succeeded:

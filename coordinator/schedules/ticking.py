@@ -34,7 +34,7 @@ from distop.errors import (
 )
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.txn import Delete, Get, KeyValue, Put, Txn, absent, unchanged
+from distop.metastore.etcd.txn import DeleteRange, Get, KeyValue, Put, Txn, absent, unchanged
 from distop.metastore.members.election import Epoch
 from distop.metastore.operations.starting import digest_of, operation_in_the_way, said_of
 from distop.metastore.records.keyspace import TableKeys
@@ -170,7 +170,7 @@ class Ticker:
         if not seen.agenda.exists:
             return True
         if not seen.table.exists:
-            gone = Txn((absent(seen.table.key), unchanged(seen.agenda)), (Delete(seen.agenda.key),))
+            gone = Txn((absent(seen.table.key), unchanged(seen.agenda)), (DeleteRange(seen.agenda.key),))
             return await self._launcher.settled(gone, lambda: None)
         now, head = self._wall(), seen.head.mod_revision
         measures, failure = await self._measured(seen)

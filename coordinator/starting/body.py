@@ -25,7 +25,7 @@ from distop.metastore.records.names import (
 from distop.metastore.records.operation import (
     JOB_BACKOFF_S,
     MAX_FOLLOW_UPS,
-    FollowUp,
+    FollowUpArg,
     OperationArg,
     OperationOptions,
 )
@@ -54,7 +54,7 @@ class StartBody:
     argument: dict[str, Any]
     partitions: list[str] = field(default_factory=list)
     options: OperationOptions
-    then: FollowUp | None = None
+    then: FollowUpArg | None = None
     digest: str
 
     def request(
@@ -154,7 +154,7 @@ def _partitions(names: Sequence[str]) -> list[str]:
     return [check_partition(name) for name in names]
 
 
-async def _follow_up(table: str, given: pb.FollowUp, work: Work, depth: int = 1) -> FollowUp:
+async def _follow_up(table: str, given: pb.FollowUp, work: Work, depth: int = 1) -> FollowUpArg:
     """Checks a follow-up in advance: everything but its argument, which is planned later."""
     if depth > MAX_FOLLOW_UPS:
         raise InvalidArgument(
@@ -167,7 +167,7 @@ async def _follow_up(table: str, given: pb.FollowUp, work: Work, depth: int = 1)
         check_scope(kind, obj)
     except UnknownOperationType as error:
         raise UnknownOperationType(error.message, details={"field": "then.type"}) from None
-    return FollowUp(
+    return FollowUpArg(
         type=given.type,
         object=obj,
         argument=argument,
@@ -189,7 +189,7 @@ def operation_arg(
     kind: DistributedOperation,
     plan: Plan,
     table: TableRecord,
-    wanted: StartBody | FollowUp,
+    wanted: StartBody | FollowUpArg,
     *,
     instance: int,
     request: StartRequest,

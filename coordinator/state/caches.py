@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 from cachetools import FIFOCache
 
 from distop.coordinator.state.tracker import Tracked
-from distop.metastore.etcd.txn import Delete, Get, KeyValue, Op, Put, TxnResult
+from distop.metastore.etcd.txn import DeleteRange, Get, KeyValue, Op, Put, TxnResult
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.operation import JobRecord
 
@@ -69,7 +69,7 @@ class TableCache:
     def apply_ops(self, ops: Sequence[Op], revision: int) -> None:
         """Apply a transaction of this process. Deletions are not watched: only this shows them."""
         for op in ops:
-            if isinstance(op, Put | Delete) and op.key in self._cached:
+            if isinstance(op, Put | DeleteRange) and op.key in self._cached:
                 kv = KeyValue.missing(op.key)
                 if isinstance(op, Put):
                     created = self._cached[op.key][0].create_revision

@@ -23,11 +23,11 @@ from distop.metastore.records.operation import (
     CancelRecord,
     CompletionRecord,
     ErrorRecord,
-    Event,
     EventsRecord,
     JobCountsRecord,
     JobRecord,
     OperationArg,
+    OperationEvent,
     PauseRecord,
     QueuedRecord,
     ResolveRecord,
@@ -46,22 +46,24 @@ R = TypeVar("R", bound=Record)
 TAKEN, WAITS_AGAIN = "taken", "waits again"
 
 
-def event(at: float, what: str, by: str = "", about: str = "") -> Event:
+def event(at: float, what: str, by: str = "", about: str = "") -> OperationEvent:
     """One event, at some seconds since the Unix epoch; long texts are cut."""
-    return Event(at=round(at, 3), what=what, by=shortened(by, _MAX_NAME), about=shortened(about, _MAX_TEXT))
+    return OperationEvent(
+        at=round(at, 3), what=what, by=shortened(by, _MAX_NAME), about=shortened(about, _MAX_TEXT)
+    )
 
 
 class Timeline:
     """The events of one operation, as far as they are known. One that is added twice counts once."""
 
     def __init__(self) -> None:
-        self._events: list[Event] = []
+        self._events: list[OperationEvent] = []
         self._left_out = 0
         self._led = False
         self.unsaid = False
         """Something has happened that the keys of the operation will not say for long."""
 
-    def add(self, one: Event) -> None:
+    def add(self, one: OperationEvent) -> None:
         if one in self._events:
             return
         taken_before = any(other.what in (TAKEN, WAITS_AGAIN) for other in self._events)
@@ -71,7 +73,7 @@ class Timeline:
             del self._events[FIRST]
             self._left_out += 1
 
-    def lead(self, one: Event) -> None:
+    def lead(self, one: OperationEvent) -> None:
         """This process leads from now on, and so knows what is written."""
         self._led = True
         self.add(one)
@@ -83,7 +85,7 @@ class Timeline:
             for one in own:
                 self.add(one)
 
-    def record(self, more: Iterable[Event] = ()) -> EventsRecord:
+    def record(self, more: Iterable[OperationEvent] = ()) -> EventsRecord:
         """All of them with some more, by their times: at most ``MAX_EVENTS`` and ``MAX_BYTES``."""
         events = sorted(
             [*self._events, *(one for one in more if one not in self._events)], key=attrgetter("at")
@@ -97,13 +99,13 @@ class Timeline:
             left_out += 1
 
 
-def sealed(at: float, state: bytes, error: ErrorRecord | None) -> Event:
+def sealed(at: float, state: bytes, error: ErrorRecord | None) -> OperationEvent:
     """The outcome of the jobs is fixed: ``committing``, or ``aborting`` with its reason."""
     why = f": {error.code}: {error.message}" if error is not None else ""
     return event(at, "sealed", about=state.decode() + why)
 
 
-def completion_failed(record: CompletionRecord) -> Event:
+def completion_failed(record: CompletionRecord) -> OperationEvent:
     """An attempt at ending the operation has failed."""
     step = f"{record.step}: " if record.step else ""
     about = f"attempt {record.attempts}: {step}{record.error_code}: {record.error}"
@@ -216,7 +218,7 @@ class Tracked:
         decided = self.decision is not None or self.cancel_requested
         return self.state == COMMITTING and self.completion.parked and not decided
 
-    def events(self, *more: Event) -> EventsRecord:
+    def events(self, *more: OperationEvent) -> EventsRecord:
         """What has happened to it between its start and its end, to be written with ``more``."""
         return self.timeline.record(more)
 

@@ -13,8 +13,8 @@ from distop.metastore.backlog.batches import (
     RUNNING,
     WAITING,
     AppliedRecord,
+    BatchBlock,
     BatchRecord,
-    Block,
     OrderingRecord,
 )
 from distop.metastore.etcd.txn import KeyValue
@@ -85,7 +85,7 @@ def ordering_message(table: str, record: OrderingRecord, revision: int = 0) -> p
     )
 
 
-def _block(block: Block) -> pb.Block:
+def _block(block: BatchBlock) -> pb.Block:
     return message_of(pb.Block, block, error=pb.OperationError(code=block.code, message=block.error))
 
 

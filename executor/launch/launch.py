@@ -65,7 +65,7 @@ class Launch:
     partitions: Sequence[str]
 
 
-class Launched(Protocol):
+class LaunchedTasks(Protocol):
     """Running tasks. Called on the runner's event loop."""
 
     def cancel(self, reason: str) -> None:
@@ -90,10 +90,10 @@ class LaunchedFrame(Protocol):
     """A DataFrame being computed. Called on the runner's event loop."""
 
     def cancel(self, reason: str) -> None:
-        """See :class:`Launched`."""
+        """See :class:`LaunchedTasks`."""
 
     def held_up(self) -> str:
-        """See :class:`Launched`."""
+        """See :class:`LaunchedTasks`."""
 
     async def progress(self) -> tuple[int, int]:
         """The number of tasks, as far as is known, and how many have ended."""
@@ -112,13 +112,13 @@ class LaunchedFrame(Protocol):
         """
 
 
-class Launcher(Protocol):
+class TaskLauncher(Protocol):
     """Runs the jobs of operations. Called on the runner's event loop."""
 
     async def start(self) -> None:
         """Start what launches need, such as a session of Spark."""
 
-    def launch(self, launch: Launch) -> Launched:
+    def launch(self, launch: Launch) -> LaunchedTasks:
         """Start tasks for these jobs; returns at once."""
 
     def launch_frame(self, launch: Launch) -> LaunchedFrame:

@@ -136,7 +136,7 @@ class SparkLauncher:
         return SparkFrame(session, launch, task, owned=self._owned, **self._named(launch))
 
     def held_up(self) -> str:
-        """See :class:`~distop.executor.launch.launch.Launcher`. Spark has lost an executor, or its master."""
+        """See :class:`TaskLauncher`. Spark has lost an executor, or its master."""
         with suppress(Exception):  # the driver is gone, which its launches notice
             context = self._ready().sparkContext
             return "; ".join(filter(None, (master_away(context.master or ""), self._loss(context))))

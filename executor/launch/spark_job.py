@@ -69,7 +69,7 @@ class SparkJob(ABC, Generic[T]):
             self._cancelling = asyncio.create_task(self._cancel())
 
     def held_up(self) -> str:
-        """See :class:`~distop.executor.launch.launch.Launched`. Asks Spark's own state."""
+        """See :class:`~distop.executor.launch.launch.LaunchedTasks`. Asks Spark's own state."""
         with suppress(Exception):  # the driver is gone: the waiting thread sees that, too
             if not executors_of(self._context) and not self._context._jsc.sc().isLocal():
                 return "Spark has no executors"

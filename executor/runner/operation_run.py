@@ -20,12 +20,12 @@ from distop.executor.host.scratch import Scratch
 from distop.executor.host.sidecar_folder import SidecarFolder
 from distop.executor.launch.launch import (
     Launch,
-    Launched,
     LaunchedFrame,
-    Launcher,
+    LaunchedTasks,
     LauncherBroken,
     LaunchFailed,
     NeedsSpark,
+    TaskLauncher,
 )
 from distop.executor.ledger.ledger import Ledger
 from distop.executor.task.task import FrameResult, TaskWork
@@ -73,7 +73,7 @@ class OperationRun:
     def __init__(
         self,
         ledger: Ledger,
-        launcher: Launcher,
+        launcher: TaskLauncher,
         operation: DistributedOperation,
         taken: Taken,
         *,
@@ -92,7 +92,7 @@ class OperationRun:
         self._work = TaskWork(operation=operation, arg=taken.arg, run_token=taken.run.token, scratch=scratch)
         self._clock, self._rng = clock, rng
         self._ended = asyncio.Event()
-        self._launched: Launched | LaunchedFrame | None = None
+        self._launched: LaunchedTasks | LaunchedFrame | None = None
         self._failed = ""
         """Why the last launch failed."""
         self._given_up: asyncio.Future[None] | None = None

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 
 from distop.errors import CorruptRecord, DistopError, shortened
-from distop.executor.launch.launch import Launcher, LauncherBroken, last_line
+from distop.executor.launch.launch import LauncherBroken, TaskLauncher, last_line
 from distop.executor.ledger.ledger import Ledger
 from distop.executor.runner.operation_run import DynamicOperationRun, End, OperationRun
 from distop.executor.runner.options import RunnerOptions, ServedTypes, Tally
@@ -55,7 +55,7 @@ class Runner:
     def __init__(
         self,
         ledger: Ledger,
-        launcher: Launcher,
+        launcher: TaskLauncher,
         types: ServedTypes,
         options: RunnerOptions,
         *,

@@ -16,7 +16,7 @@ from distop.errors import DeadlineExceeded, DistopError, EtcdDenied, require
 from distop.executor.host.connect import connect
 from distop.executor.host.scratch_sweep import keep_swept
 from distop.executor.host.sidecar_folder import SidecarFolder
-from distop.executor.launch.launch import Launcher, LauncherBroken, LocalLauncher
+from distop.executor.launch.launch import LauncherBroken, LocalLauncher, TaskLauncher
 from distop.executor.ledger.ledger import Ledger
 from distop.executor.runner.options import RunnerOptions, ServedTypes, Tally
 from distop.executor.runner.runner import Runner
@@ -197,7 +197,7 @@ def require_spark(master: str) -> None:
         require("pyspark", "spark", f"the Spark master {master!r}")
 
 
-def make_launcher(ledger: Ledger, config: ExecutorConfig, session: SparkSession | None) -> Launcher:
+def make_launcher(ledger: Ledger, config: ExecutorConfig, session: SparkSession | None) -> TaskLauncher:
     """The configured launcher. Spark is imported only if it is used."""
     if session is None and config.master == NO_SPARK:
         return LocalLauncher(ledger, slots=config.slots)

@@ -32,7 +32,16 @@ from pyiceberg.typedef import EMPTY_DICT
 
 from distop.lake.index.keys import Key, key_of, key_type
 from distop.lake.index.manifest import IndexManifest, IndexPart, read_manifest
-from distop.lake.predicates.binding import And, Column, Comparison, Node, OneOf, Or, Plain, Predicate
+from distop.lake.predicates.binding import (
+    And,
+    BoundColumn,
+    BoundComparison,
+    Node,
+    OneOf,
+    Or,
+    Plain,
+    Predicate,
+)
 
 Groups: TypeAlias = frozenset[int] | None
 """Row groups of a data file that may hold a matching row; ``None``: all."""
@@ -123,7 +132,7 @@ def _groups_of(bounds: list[tuple[Key, Key]], key: Key) -> Iterator[int]:
 Left: TypeAlias = dict[str, Groups]
 """The remaining files, and their row groups."""
 
-Ask: TypeAlias = Callable[[Column, Collection[Plain]], Left | None]
+Ask: TypeAlias = Callable[[BoundColumn, Collection[Plain]], Left | None]
 """The planned files that may contain one of some values in a column; ``None``: no index applies."""
 
 
@@ -134,7 +143,7 @@ def narrowed_by(node: Node, ask: Ask) -> Left | None:
             return reduce(_both, (narrowed_by(part, ask) for part in parts))
         case Or(parts):
             return reduce(_either, (narrowed_by(part, ask) for part in parts))
-        case Comparison(column, "=", value):
+        case BoundComparison(column, "=", value):
             return ask(column, [value])
         case OneOf(column, values, nan, False):
             return ask(column, [*values, math.nan] if nan else values)
@@ -191,7 +200,7 @@ def narrow(
     io: FileIO,
     root: str,
     schema: Schema,
-    column: Column,
+    column: BoundColumn,
     values: Collection[Plain],
     planned: Iterable[str],
     partitioned: Mapping[int, Collection[str]] = EMPTY_DICT,
@@ -259,7 +268,7 @@ def left_of(
     ``None``: all of them, no index says anything.
     """
 
-    def ask(column: Column, values: Collection[Plain]) -> Left | None:
+    def ask(column: BoundColumn, values: Collection[Plain]) -> Left | None:
         return narrow(records, io, root, schema, column, values, planned, partitioned)
 
     return narrowed_by(predicate.node, ask) if records else None

@@ -13,7 +13,7 @@ from typing import ClassVar
 from distop.commit.contract import ExternalStep, StepArgument, StepContext, StepState, argument_of
 from distop.errors import PermanentStepError, StepConflict, StepSourceMissing
 from distop.lake.storage.moving import Mover
-from distop.lake.storage.places import Content, Place, Seen
+from distop.lake.storage.places import Content, ExistingFile, Place
 from distop.metastore.crashpoints import reached
 
 MAX_MARKER_BYTES = 4096
@@ -93,7 +93,7 @@ class Rename(ExternalStep):
 
     looks_itself: ClassVar[bool] = True
 
-    _looked: tuple[Seen | None] | None = None
+    _looked: tuple[ExistingFile | None] | None = None
 
     def verify(self, context: StepContext) -> StepState:
         """See :class:`ExternalStep`.
@@ -212,7 +212,7 @@ class DeleteFile(ExternalStep):
         place, _, _ = self._parts(context)
         return place.seen() is not None
 
-    def _parts(self, context: StepContext) -> tuple[Place, Seen, list[str]]:
+    def _parts(self, context: StepContext) -> tuple[Place, ExistingFile, list[str]]:
         """The file, what it must be, and the folders to remove once they are empty, the lowest first."""
         argument = argument_of(self, DeleteFileArgument)
         place = Place.of(argument.path, context.arg)
@@ -222,7 +222,7 @@ class DeleteFile(ExternalStep):
             while folder.startswith(f"{root}/"):
                 folders.append(folder)
                 folder = os.path.dirname(folder)
-        return place, Seen(argument.size, argument.version), folders
+        return place, ExistingFile(argument.size, argument.version), folders
 
 
 class MakeFolder(ExternalStep):
@@ -347,7 +347,7 @@ class SuccessMarker(ExternalStep):
         return argument, Place.of(argument.path, context.arg)
 
 
-def _in_the_way(target: Place, seen: Seen, content: Content) -> StepConflict:
+def _in_the_way(target: Place, seen: ExistingFile, content: Content) -> StepConflict:
     return StepConflict(
         f"{target.url} must be {content}, but another file is there: {seen}",
         details={"path": target.url, "planned": str(content), "found": str(seen)},

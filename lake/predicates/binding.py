@@ -59,7 +59,7 @@ _EXACT = Context(prec=1000)
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class BoundColumn:
     """A column of a primitive type; ``path`` leads through structs to it."""
 
     path: tuple[str, ...]
@@ -86,7 +86,7 @@ class Always:
 class Known:
     """The same for all rows with a value, and unknown for NULL."""
 
-    column: Column
+    column: BoundColumn
     value: bool
 
     def holds(self, value: Plain) -> bool:
@@ -94,10 +94,10 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class BoundComparison:
     """A comparison with a value that the column can hold."""
 
-    column: Column
+    column: BoundColumn
     op: Order
     value: Any
 
@@ -121,7 +121,7 @@ class Comparison:
 class OneOf:
     """Whether the value is one of a list."""
 
-    column: Column
+    column: BoundColumn
     values: tuple[Any, ...]
     """Sorted, and without NaN."""
     nan: bool = False
@@ -143,7 +143,7 @@ class OneOf:
 class Like:
     """Whether a text matches a pattern of ``LIKE``."""
 
-    column: Column
+    column: BoundColumn
     regex: str
     """For RE2, whose time is linear in the text: with some patterns that of :mod:`re` has no end."""
     prefix: str
@@ -162,7 +162,7 @@ class Like:
 class Null:
     """Whether there is no value; never unknown."""
 
-    column: Column
+    column: BoundColumn
     negated: bool = False
 
 
@@ -176,7 +176,7 @@ class Or:
     parts: tuple[Node, ...]
 
 
-Leaf: TypeAlias = Known | Comparison | OneOf | Like
+Leaf: TypeAlias = Known | BoundComparison | OneOf | Like
 Node: TypeAlias = Always | Leaf | Null | And | Or
 
 
@@ -239,17 +239,17 @@ def within(schema: Schema, bounds: Mapping[str, tuple[Any, Any]]) -> Predicate:
     for name, (least, greatest) in bounds.items():
         column = column_of(schema, (name,))
         assert column is not None
-        parts.append(Comparison(column, ">=", plain(least, column.kind)))
-        parts.append(Comparison(column, "<=", plain(greatest, column.kind)))
+        parts.append(BoundComparison(column, ">=", plain(least, column.kind)))
+        parts.append(BoundComparison(column, "<=", plain(greatest, column.kind)))
     return Predicate(And(tuple(parts)))
 
 
-def column_of(schema: Schema, path: tuple[str, ...]) -> Column | None:
+def column_of(schema: Schema, path: tuple[str, ...]) -> BoundColumn | None:
     """A column by the names that lead to it; ``None`` if there is none, or it is not of a primitive type."""
     for names in (path, (".".join(path),)):  # a name may contain dots
         field = _field_of(schema, names)
         if field is not None and isinstance(field.field_type, PrimitiveType):
-            return Column(names, field.field_id, field.field_type)
+            return BoundColumn(names, field.field_id, field.field_type)
     return None
 
 
@@ -285,7 +285,7 @@ class _Binding:
             case syntax.NullTest():
                 return Null(column, negated)
             case syntax.NanTest():
-                nan = Comparison(column, "!=" if negated else "=", math.nan)
+                nan = BoundComparison(column, "!=" if negated else "=", math.nan)
                 return nan if column.is_float else Known(column, negated)
             case syntax.Comparison(_, op, literal):
                 return self._compared(column, _OPPOSITE[op] if negated else op, literal)
@@ -293,7 +293,7 @@ class _Binding:
                 return self._one_of(column, values, negated)
         return self._like(column, tree.pattern, negated)
 
-    def _column(self, path: syntax.Name) -> Column:
+    def _column(self, path: syntax.Name) -> BoundColumn:
         column = column_of(self._schema, path)
         if column is not None:
             return column
@@ -303,23 +303,23 @@ class _Binding:
         known = ", ".join(field.name for field in self._schema.fields)
         raise self._misfit(name, f"there is no column {name!r}; the columns are {known}")
 
-    def _compared(self, column: Column, op: Order, literal: syntax.Value) -> Node:
+    def _compared(self, column: BoundColumn, op: Order, literal: syntax.Value) -> Node:
         value = self._value(column, literal)
         if not isinstance(value, _Between):
-            return Comparison(column, op, value)
+            return BoundComparison(column, op, value)
         if op in ("=", "!="):
             return Known(column, op == "!=")
         # No value of the column lies between its neighbours.
         op, bound = (">=", value.above) if op in (">", ">=") else ("<=", value.below)
-        return Known(column, False) if bound is None else Comparison(column, op, bound)
+        return Known(column, False) if bound is None else BoundComparison(column, op, bound)
 
-    def _one_of(self, column: Column, literals: Iterable[syntax.Value], negated: bool) -> Node:
+    def _one_of(self, column: BoundColumn, literals: Iterable[syntax.Value], negated: bool) -> Node:
         values = [self._value(column, literal) for literal in literals]
         held = [value for value in values if not isinstance(value, _Between)]
         nan = any(value != value for value in held)
         return OneOf(column, tuple(sorted({value for value in held if value == value})), nan, negated)
 
-    def _value(self, column: Column, literal: syntax.Value) -> Any:
+    def _value(self, column: BoundColumn, literal: syntax.Value) -> Any:
         """A value that the column can hold, or the gap in which the literal lies."""
         kind = column.kind
         try:
@@ -336,7 +336,7 @@ class _Binding:
                 column.name, f"column {column.name!r} is {kind}, and cannot be compared with {shown}: {error}"
             ) from None
 
-    def _like(self, column: Column, pattern: str, negated: bool) -> Node:
+    def _like(self, column: BoundColumn, pattern: str, negated: bool) -> Node:
         shown = syntax.shortened(repr(pattern))
         if not isinstance(column.kind, StringType):
             raise self._misfit(
@@ -353,7 +353,7 @@ class _Binding:
         wild = next((at for at, token in enumerate(tokens) if token in ("%", "_")), len(tokens))
         prefix = "".join(token[-1] for token in tokens[:wild])
         if wild == len(tokens):
-            return Comparison(column, "!=" if negated else "=", prefix)
+            return BoundComparison(column, "!=" if negated else "=", prefix)
         regex = f"(?s)^{''.join(_WILD.get(token) or _escaped(token[-1]) for token in tokens)}$"
         try:
             pc.match_substring_regex(pa.scalar(""), regex)

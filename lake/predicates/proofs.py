@@ -46,7 +46,7 @@ from pyiceberg.types import (
 )
 
 from distop.lake.predicates import binding
-from distop.lake.predicates.binding import Column, Predicate
+from distop.lake.predicates.binding import BoundColumn, Predicate
 
 _UNITS = {"microseconds": 1, "milliseconds": 1000}
 
@@ -66,8 +66,8 @@ def matching_groups(
         path = footer.schema.column(at).path
         places[path] = -1 if path in places else at
 
-    def of_group(group: pq.RowGroupMetaData) -> Callable[[Column], ColumnFacts]:
-        def content(column: Column) -> ColumnFacts:
+    def of_group(group: pq.RowGroupMetaData) -> Callable[[BoundColumn], ColumnFacts]:
+        def content(column: BoundColumn) -> ColumnFacts:
             at = places.get(path_of(column.id) or "", -1)
             return ColumnFacts(nans=column.is_float) if at < 0 else _of_chunk(group.column(at), column)
 
@@ -80,7 +80,7 @@ def matching_groups(
     ]
 
 
-def _of_chunk(chunk: pq.ColumnChunkMetaData, column: Column) -> ColumnFacts:
+def _of_chunk(chunk: pq.ColumnChunkMetaData, column: BoundColumn) -> ColumnFacts:
     statistics = chunk.statistics if chunk.is_stats_set else None
     if statistics is None:
         return ColumnFacts(nans=column.is_float)
@@ -93,7 +93,7 @@ def _of_chunk(chunk: pq.ColumnChunkMetaData, column: Column) -> ColumnFacts:
     return ColumnFacts(least, greatest, nulls=nulls != 0, nans=column.is_float and not none, values=not none)
 
 
-def _bounds(statistics: Any, column: Column) -> tuple[Any, Any]:
+def _bounds(statistics: Any, column: BoundColumn) -> tuple[Any, Any]:
     """The bounds as values of the column; nothing if the file has another type than the table expects."""
     logical = json.loads(statistics.logical_type.to_json())
     name, physical, kind = logical.get("Type", "None"), statistics.physical_type, column.kind
@@ -169,7 +169,7 @@ class ColumnFacts:
 
 _NULLS = ColumnFacts(nans=False, values=False)
 
-ContentOf: TypeAlias = Callable[[binding.Column], ColumnFacts]
+ContentOf: TypeAlias = Callable[[binding.BoundColumn], ColumnFacts]
 
 
 def possible(predicate: binding.Predicate, content: ContentOf) -> bool:
@@ -213,13 +213,13 @@ def _some(leaf: binding.Leaf, known: ColumnFacts) -> bool:
     match leaf:
         case binding.Known(_, value):
             return value
-        case binding.Comparison(_, "=", value):
+        case binding.BoundComparison(_, "=", value):
             return value == value and known.may_be(value)
-        case binding.Comparison(_, "<" | "<=", value):
+        case binding.BoundComparison(_, "<" | "<=", value):
             return known.least is None or leaf.holds(known.least)
-        case binding.Comparison(_, ">" | ">=", value):
+        case binding.BoundComparison(_, ">" | ">=", value):
             return value == value if known.greatest is None else leaf.holds(known.greatest)
-        case binding.Comparison():
+        case binding.BoundComparison():
             return True
         case binding.Like(_, _, prefix, _, negated):
             return negated or _may_begin(known, prefix)
@@ -236,11 +236,11 @@ def _every(leaf: binding.Leaf, known: ColumnFacts) -> bool:
     # 4 KiB, for which Parquet keeps no minimum and maximum.
     bounds = known if known.exact else ColumnFacts(admits=known.admits)
     match leaf:
-        case binding.Comparison(_, "<" | "<="):
+        case binding.BoundComparison(_, "<" | "<="):
             return bounds.greatest is not None and leaf.holds(bounds.greatest)
-        case binding.Comparison(_, ">" | ">="):
+        case binding.BoundComparison(_, ">" | ">="):
             return bounds.least is not None and leaf.holds(bounds.least)
-        case binding.Comparison(_, op, value):
+        case binding.BoundComparison(_, op, value):
             return op == "!=" and (value != value or not bounds.may_be(value))
         case binding.Like(_, _, prefix, is_prefix, negated):
             if negated:
@@ -286,7 +286,7 @@ class Pruning:
         if spec is None or not summaries:
             return True
 
-        def content(column: binding.Column) -> ColumnFacts:
+        def content(column: binding.BoundColumn) -> ColumnFacts:
             found = ColumnFacts(nans=column.is_float)
             for at, field in _of_column(spec, column):
                 if at < len(summaries):
@@ -303,10 +303,10 @@ class Pruning:
         """Whether all rows of a data file are proven to match."""
         return certain(self._predicate, lambda column: self._of_file(file, column))
 
-    def _of_file(self, file: DataFile, column: binding.Column) -> ColumnFacts:
+    def _of_file(self, file: DataFile, column: binding.BoundColumn) -> ColumnFacts:
         return self._of_partition(file, column).narrowed(_of_statistics(file, column))
 
-    def _of_partition(self, file: DataFile, column: binding.Column) -> ColumnFacts:
+    def _of_partition(self, file: DataFile, column: binding.BoundColumn) -> ColumnFacts:
         found = ColumnFacts(nans=column.is_float)
         spec = self._specs.get(file.spec_id)
         for at, field in () if spec is None else _of_column(spec, column):
@@ -314,11 +314,11 @@ class Pruning:
         return found
 
 
-def _of_column(spec: PartitionSpec, column: binding.Column) -> Iterable[tuple[int, PartitionField]]:
+def _of_column(spec: PartitionSpec, column: binding.BoundColumn) -> Iterable[tuple[int, PartitionField]]:
     return ((at, field) for at, field in enumerate(spec.fields) if field.source_id == column.id)
 
 
-def _of_statistics(file: DataFile, column: binding.Column) -> ColumnFacts:
+def _of_statistics(file: DataFile, column: binding.BoundColumn) -> ColumnFacts:
     """By the statistics of a data file (Iceberg spec, ``data_file``)."""
     kind, at = column.kind, column.id
     if file.record_count == 0:
@@ -346,7 +346,7 @@ def _count(counts: Mapping[int, int] | None, at: int) -> int | None:
     return (counts or {}).get(at)
 
 
-def _bound(bounds: Mapping[int, bytes] | None, column: binding.Column) -> Any:
+def _bound(bounds: Mapping[int, bytes] | None, column: binding.BoundColumn) -> Any:
     # Java has ordered UUIDs as signed numbers, so their bounds say nothing.
     given = None if isinstance(column.kind, UUIDType) else (bounds or {}).get(column.id)
     return None if given is None else _decoded(column.kind, given)
@@ -363,7 +363,9 @@ def _is_nan(value: Any) -> bool:
     return bool(value != value)
 
 
-def _of_partition_value(transform: Transform[Any, Any], column: binding.Column, given: Any) -> ColumnFacts:
+def _of_partition_value(
+    transform: Transform[Any, Any], column: binding.BoundColumn, given: Any
+) -> ColumnFacts:
     """By the value of a partition field."""
     if isinstance(transform, BucketTransform):
         if given is None:
@@ -381,7 +383,7 @@ def _of_partition_value(transform: Transform[Any, Any], column: binding.Column, 
     return ColumnFacts(least, greatest, nulls=False, nans=False, exact=True)
 
 
-def _of_summary(transform: Transform[Any, Any], column: binding.Column, summary: Any) -> ColumnFacts:
+def _of_summary(transform: Transform[Any, Any], column: binding.BoundColumn, summary: Any) -> ColumnFacts:
     """By what a manifest says of the values of a partition field; they are bounds of bounds."""
     found = ColumnFacts(nulls=summary.contains_null is not False, nans=column.is_float)
     if isinstance(transform, IdentityTransform) and summary.contains_nan is False:

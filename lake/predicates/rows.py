@@ -80,7 +80,7 @@ def _leaf(leaf: binding.Leaf, values: pa.Array) -> pa.Array:
     match leaf:
         case binding.Known(_, value):
             return pa.repeat(pa.scalar(value), len(values))
-        case binding.Comparison():
+        case binding.BoundComparison():
             return _compared(leaf, values)
         case binding.OneOf():
             found = pc.is_in(values, pa.array([_scalar(one) for one in leaf.values], values.type))
@@ -101,7 +101,7 @@ _FUNCTIONS = {
 }
 
 
-def _compared(leaf: binding.Comparison, values: pa.Array) -> pa.Array:
+def _compared(leaf: binding.BoundComparison, values: pa.Array) -> pa.Array:
     if leaf.value != leaf.value:
         is_nan = pc.is_nan(values)
         if leaf.op in ("=", ">="):
@@ -119,7 +119,7 @@ def _scalar(value: Any) -> Any:
     return int(value) if isinstance(value, bool) else value  # Arrow has no order of booleans
 
 
-def _values(column: binding.Column, rows: pa.RecordBatch) -> pa.Array:
+def _values(column: binding.BoundColumn, rows: pa.RecordBatch) -> pa.Array:
     """A column in the plain form; see :data:`~.binding.Plain`."""
     values = rows.column(column.path[0])
     if len(column.path) > 1:

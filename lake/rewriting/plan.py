@@ -35,7 +35,7 @@ from distop.lake.layout.model import file_io, schema_with
 from distop.lake.predicates.binding import Predicate, predicate_of
 from distop.lake.predicates.proofs import Pruning
 from distop.lake.rewriting.deletes import Deletes
-from distop.lake.rewriting.rewrite_plan import Place, Places
+from distop.lake.rewriting.rewrite_plan import FilePartitions, Place
 from distop.metastore.records.operation import OperationArg
 from distop.operations.plans import Shared, plan_of
 
@@ -106,7 +106,7 @@ def concerned_by(
     data = [manifest for manifest in live if manifest.content == ManifestContent.DATA]
     deletes = Deletes(metadata, io, live)
     pruning = Pruning(metadata, where)
-    places = Places(metadata)
+    places = FilePartitions(metadata)
     whole: list[Leaving] = []
     read: list[tuple[Place, FileScanTask]] = []
     for entry in entries_of(metadata, io, filter(pruning.manifest, data)):

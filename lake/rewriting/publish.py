@@ -30,7 +30,7 @@ from distop.lake.rewriting.replace_partitions import (
     files_changed,
     live_manifests,
 )
-from distop.lake.rewriting.rewrite_plan import Places
+from distop.lake.rewriting.rewrite_plan import FilePartitions
 from distop.operations.api import OperationView
 
 READ, REMOVED, CHANGED, ADDED = "read", "removed", "changed", "added"
@@ -145,7 +145,7 @@ class Changed:
     def of(cls, view: OperationView, jobs: Sequence[Sequence[FileScanTask]], plan: SnapshotPlan) -> Changed:
         """By the files of each job."""
         changed = cls()
-        places = Places(plan.metadata) if any(jobs) else None
+        places = FilePartitions(plan.metadata) if any(jobs) else None
         for name, tasks in zip(view.arg.partition_names(), jobs, strict=True):
             job = view.jobs[name]
             if job.state == "success":
@@ -158,7 +158,7 @@ class Changed:
         name: str,
         result: Mapping[str, Any],
         tasks: Sequence[FileScanTask],
-        places: Places | None,
+        places: FilePartitions | None,
     ) -> None:
         try:
             chosen = chosen_of(str(result[CHANGED]), tasks)
@@ -207,7 +207,7 @@ def _rows_are_those_of(
     now = Deletes(draft.base, draft.io, live)
     if not changed.delete_files <= now.paths:
         return False
-    places = Places(draft.base)
+    places = FilePartitions(draft.base)
     # Not as planned: the column of a partition may have been widened since.
     touched = {places.of(file) for file in changed.data_files}
     for entry in now.entries:

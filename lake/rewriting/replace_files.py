@@ -45,8 +45,8 @@ from distop.lake.rewriting.replace_partitions import (
     take_out,
 )
 from distop.lake.rewriting.rewrite_plan import (
+    FilePartitions,
     Place,
-    Places,
     RewriteJob,
     RewritePartition,
     RewritePlan,
@@ -206,7 +206,7 @@ class _Found:
             if entry.data_file.file_path in paths and _can_go(draft, entry)
         ]
         places = [self._place(draft.base, partition) for partition in plan.partitions]
-        of_deletes = Places(draft.base)
+        of_deletes = FilePartitions(draft.base)
         places += [of_deletes.of(entry.data_file) for entry in self._may_go]
         everywhere = any(map(self._deletes.is_everywhere, self._may_go))
         areas = None if everywhere else areas_of(draft.base, filter(None, places))

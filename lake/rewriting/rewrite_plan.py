@@ -147,7 +147,7 @@ Place: TypeAlias = tuple[int, tuple[str | None, ...]]
 """A partition: the id of its spec, and its packed values."""
 
 
-class Places:
+class FilePartitions:
     """The partition of a file, by the spec that it was written with."""
 
     def __init__(self, metadata: TableMetadata) -> None:

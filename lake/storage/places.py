@@ -46,7 +46,7 @@ class Content:
 
 
 @dataclass(frozen=True)
-class Seen:
+class ExistingFile:
     """An existing file."""
 
     size: int
@@ -144,7 +144,7 @@ class Place:
         """The path of the folder it is in."""
         return self.path.rpartition("/")[0]
 
-    def seen(self) -> Seen | None:
+    def seen(self) -> ExistingFile | None:
         """The file that exists now."""
         if self.is_local:
             return _seen_locally(self.path)
@@ -154,13 +154,13 @@ class Place:
             return None
         if info["type"] == "directory":
             # In an object store only the names of other objects make it look like a folder.
-            return None if self.is_object_store else Seen(0, "", folder=True)
+            return None if self.is_object_store else ExistingFile(0, "", folder=True)
         if tag := entity_tag(info):
             return _object(int(info["size"]), tag)
         at = modified(info)
-        return Seen(int(info["size"]), f"mtime:{at.timestamp() if at else None}")
+        return ExistingFile(int(info["size"]), f"mtime:{at.timestamp() if at else None}")
 
-    def copy_to(self, target: Place, size: int) -> Seen | None:
+    def copy_to(self, target: Place, size: int) -> ExistingFile | None:
         """Have the object store, which holds both, copy a file of this size; return the new file."""
         if not (self._is_s3 and size <= ONE_COPY_BYTES):
             self.fs.cp_file(self.path, target.path)
@@ -172,7 +172,7 @@ class Place:
         made = self.fs.call_s3("copy_object", Bucket=to_bucket, Key=to_key, CopySource=source)
         return _object(size, made["CopyObjectResult"]["ETag"])
 
-    def holds(self, content: Content, seen: Seen | None) -> bool:
+    def holds(self, content: Content, seen: ExistingFile | None) -> bool:
         """Whether the file has this content; reads the file if nothing else proves it."""
         if seen is None or seen.folder or seen.size != content.size:
             return False
@@ -207,7 +207,7 @@ class Place:
             else:
                 self.fs.rm_file(self.path)
 
-    def check_planned(self, planned: Seen, what: str) -> Seen | None:
+    def check_planned(self, planned: ExistingFile, what: str) -> ExistingFile | None:
         """The existing file, if it is the planned one.
 
         Raises :class:`~distop.errors.StepConflict` naming both if it is something else (C14).
@@ -221,14 +221,14 @@ class Place:
         )
 
 
-def _seen_locally(path: str) -> Seen | None:
+def _seen_locally(path: str) -> ExistingFile | None:
     try:
         found = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return Seen(found.st_size, f"mtime:{found.st_mtime_ns}", folder=stat.S_ISDIR(found.st_mode))
+    return ExistingFile(found.st_size, f"mtime:{found.st_mtime_ns}", folder=stat.S_ISDIR(found.st_mode))
 
 
-def _object(size: int, tag: str) -> Seen:
+def _object(size: int, tag: str) -> ExistingFile:
     tag = tag.strip('"')
-    return Seen(size, f"etag:{tag}", tag if _PLAIN_MD5.fullmatch(tag) else "")
+    return ExistingFile(size, f"etag:{tag}", tag if _PLAIN_MD5.fullmatch(tag) else "")

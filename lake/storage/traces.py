@@ -36,7 +36,7 @@ _REMEMBERED = 100
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trace:
+class StoredTrace:
     """What user code raised."""
 
     operation: str
@@ -62,7 +62,7 @@ def keep_trace(arg: OperationArg, error: BaseException, *, partition: str = "", 
     half = MAX_LETTERS // 2
     if len(text) > MAX_LETTERS:
         text = f"{text[:half]}\n...\n{text[-half:]}"
-    kept = Trace(
+    kept = StoredTrace(
         operation=str(arg.id),
         uuid=arg.uuid,
         partition=partition,
@@ -81,14 +81,16 @@ def keep_trace(arg: OperationArg, error: BaseException, *, partition: str = "", 
         log.warning("trace_not_kept", extra={"operation": str(arg.id), "error": str(unwritable)})
 
 
-def read_traces(location: str, storage: StorageOptions, operation: OperationId, uuid: str) -> list[Trace]:
+def read_traces(
+    location: str, storage: StorageOptions, operation: OperationId, uuid: str
+) -> list[StoredTrace]:
     """The stored traces of an operation, the earliest first."""
     files, folder = file_system(_folder(location, operation), storage)
     found = []
     for place in range(PLACES + 1):
         try:
             with files.open(f"{folder}/{place}.json", "rb") as file:
-                trace = Trace(**json.loads(file.read(8 * MAX_LETTERS)))
+                trace = StoredTrace(**json.loads(file.read(8 * MAX_LETTERS)))
         except FileNotFoundError:
             continue
         except (ValueError, TypeError):  # its process died while writing

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from distop.errors import InvalidArgument, InvalidName
-from distop.metastore.etcd.txn import Delete, KeyValue, Put, Txn, unchanged
+from distop.metastore.etcd.txn import DeleteRange, KeyValue, Put, Txn, unchanged
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.names import MAX_NAME_BYTES, OperationId
 from distop.metastore.records.operation import HistoryRecord, OperationOptions
@@ -52,7 +52,7 @@ LATE = "BATCH_LATE"
 """The code of a table that is blocked by a late batch. Others are codes of errors."""
 
 
-class Block(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):
+class BatchBlock(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):
     """Why a table waits for a decision."""
 
     batch: str
@@ -71,7 +71,7 @@ class Returning(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"
     """An earlier one whose rows are in the table: the batch is applied all the same."""
 
 
-class Staged(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):
+class StagedBatch(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):
     """A batch whose rows are on a branch, to be looked at before they are published."""
 
     batch: str
@@ -127,13 +127,13 @@ class OrderingRecord(Record, kw_only=True):
     """The operation that applies batches at present: one at a time (B2)."""
     awaiting: str = ""
     """The batch that needs approval before the next one; or, if it is staged, before it is published."""
-    staged: Staged | None = None
+    staged: StagedBatch | None = None
     """The one batch that is on a branch. Once it is written it is ``awaiting``, or approved."""
     dropping: str = ""
     """The branch of a batch that was staged and is not wanted there any more. Its drop starts before the next
     batch is staged."""
-    blocked: Block | None = None
-    failed: list[Block] = msgspec.field(default_factory=list)
+    blocked: BatchBlock | None = None
+    failed: list[BatchBlock] = msgspec.field(default_factory=list)
     """Failed unordered batches that wait for a decision. They do not block
     others."""
     closed_by: str = ""
@@ -379,13 +379,13 @@ def without_block(ordering: OrderingRecord, *batches: str) -> OrderingRecord:
 
 
 def gave_up(
-    keys: TableKeys, ordering_kv: KeyValue, at: KeyValue, batch: str, record: BatchRecord, block: Block
+    keys: TableKeys, ordering_kv: KeyValue, at: KeyValue, batch: str, record: BatchRecord, block: BatchBlock
 ) -> Txn:
     """The batch with this key has failed for good: it needs a decision."""
     ordering = without_failed(ordering_of(ordering_kv), batch)
     changed = msgspec.structs.replace(ordering, failed=[*ordering.failed, block])
     ops = (
-        Delete(at.key),
+        DeleteRange(at.key),
         Put(keys.unordered(FAILED, batch), encode(record)),
         Put(keys.ordering, encode(changed)),
     )

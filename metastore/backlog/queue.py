@@ -47,8 +47,8 @@ from distop.metastore.backlog.batches import (
     RUNNING,
     WAITING,
     AppliedRecord,
+    BatchBlock,
     BatchRecord,
-    Block,
     OrderingRecord,
     check_batch,
     ordering_of,
@@ -57,7 +57,7 @@ from distop.metastore.backlog.batches import (
 )
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.txn import Delete, Get, KeyValue, Op, Put, Txn, TxnResult, unchanged
+from distop.metastore.etcd.txn import DeleteRange, Get, KeyValue, Op, Put, Txn, TxnResult, unchanged
 from distop.metastore.etcd.update import update
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.record import decode, encode
@@ -216,7 +216,7 @@ async def enqueue(
             left = without_block(left, batch)
         value = encode(msgspec.structs.replace(entered, anyway=anyway))
         ops: tuple[Op, ...] = (Put(place.key, value), Put(keys.backlog_index, b"{}"), *also)
-        ops += tuple(Delete(kv.key) for kv in replaced)
+        ops += tuple(DeleteRange(kv.key) for kv in replaced)
         compares = tuple(map(unchanged, (table, *own)))
         if left != ordering:
             ops += (Put(keys.ordering, encode(left)),)
@@ -490,7 +490,7 @@ async def unblock(
         if entry.exists:
             failed = decode(entry.value, BatchRecord, entry.key)
             waits = Put(keys.unordered(WAITING, batch), encode(again(failed)))
-            ops = (Delete(entry.key), *(_skipped(done, skipped(failed)) if skip else [waits]))
+            ops = (DeleteRange(entry.key), *(_skipped(done, skipped(failed)) if skip else [waits]))
         return without_failed(ordering, batch), Txn((unchanged(entry), unchanged(done)), ops)
 
     async def change(ordering: OrderingRecord) -> tuple[OrderingRecord, Txn] | None:
@@ -498,13 +498,13 @@ async def unblock(
             return await of_unordered(ordering)
         block, staged = ordering.blocked, ordering.staged
         if block is None and staged is not None and not ordering.running and batch in ("", staged.batch):
-            block = Block(batch=staged.batch, code="")
+            block = BatchBlock(batch=staged.batch, code="")
         entry = await client.get(keys.backlog(batch or (block.batch if block is not None else "")))
         held = skip and ordering.held_by != ""
         if held and batch and not entry.exists and (await client.get(keys.unordered(WAITING, batch))).exists:
             return await of_unordered(ordering)
         if block is None and entry.exists and (held or ordering.stops_at(batch)):
-            block = Block(batch=batch, code=LATE)  # the leader is about to say so, or holds it
+            block = BatchBlock(batch=batch, code=LATE)  # the leader is about to say so, or holds it
         if block is None or (batch and batch != block.batch):
             by = f", but by {block.batch!r}" if block is not None else ""
             raise PreconditionFailed(
@@ -518,7 +518,7 @@ async def unblock(
         if entry.exists:
             queued = decode(entry.value, BatchRecord, entry.key)
             if skip:
-                ops = (Delete(entry.key), *_skipped(applied, skipped(queued)))
+                ops = (DeleteRange(entry.key), *_skipped(applied, skipped(queued)))
             else:
                 anyway = queued.anyway or block.code == LATE
                 waits = msgspec.structs.replace(again(queued), anyway=anyway, in_doubt=False)
@@ -569,7 +569,7 @@ async def take_back(
             )
         left = without_block(without_failed(now, batch), batch)
         left = left.unstaged() if left.has_staged(batch) else left
-        deletes = tuple(Delete(kv.key) for kv, _ in existing)
+        deletes = tuple(DeleteRange(kv.key) for kv, _ in existing)
         return left, Txn(tuple(unchanged(kv) for kv in found), deletes)
 
     return await change_ordering(client, keys, change, request=request, also=also)

@@ -29,7 +29,7 @@ from distop.metastore.backlog.batches import (
     without_failed,
 )
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.txn import Delete, Get, KeyValue, Op, Put, Txn, unchanged
+from distop.metastore.etcd.txn import DeleteRange, Get, KeyValue, Op, Put, Txn, unchanged
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.names import OperationId, prefix_end
 from distop.metastore.records.operation import RequestRecord
@@ -197,7 +197,7 @@ async def _applied_again(
             continue  # it had not been put back yet
         record = waits[0] if waits else BatchRecord(type="")
         done = AppliedRecord.of(OperationId.parse(operation), record, now)
-        txn += Txn((), (*(Delete(kv.key) for kv in open_ones if kv.exists), Put(end.key, encode(done))))
+        txn += Txn((), (*(DeleteRange(kv.key) for kv in open_ones if kv.exists), Put(end.key, encode(done))))
         if name in back.batches:
             ordering = ordering.done_with(name)
     return ordering, txn
@@ -231,7 +231,7 @@ async def put_back(client: EtcdClient, keys: TableKeys, ordering_kv: KeyValue) -
         record = decode(end.value, AppliedRecord, end.key) if end.exists else None
         if record is None or record.operation != one.operation:
             continue  # applied again since
-        ops: tuple[Op, ...] = (Delete(end.key),)
+        ops: tuple[Op, ...] = (DeleteRange(end.key),)
         if one.still:
             ops = (Put(end.key, encode(record.by_earlier(one.still))),)
         elif record.batch is not None and not any(kv.exists for kv in open_ones):

@@ -36,7 +36,7 @@ from distop.metastore.etcd.channels import (
 )
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.together import Together
-from distop.metastore.etcd.txn import MAX_OPS, Delete, Get, KeyValue, Put, Txn, TxnResult
+from distop.metastore.etcd.txn import MAX_OPS, DeleteRange, Get, KeyValue, Put, Txn, TxnResult
 from distop.metastore.records.names import prefix_end
 
 WIDE = 4
@@ -363,7 +363,7 @@ class EtcdClient:
 
     async def delete(self, key: bytes, end: bytes = b"") -> int:
         """Delete a key or a range; return how many keys there were. Errors as of :meth:`txn`."""
-        result = (await self.txn(Txn(then=(Delete(key, end),)))).results[0]
+        result = (await self.txn(Txn(then=(DeleteRange(key, end),)))).results[0]
         return result if isinstance(result, int) else 0
 
     # -- leases --------------------------------------------------------------------------------------

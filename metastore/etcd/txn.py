@@ -78,7 +78,7 @@ class Put(msgspec.Struct, frozen=True, gc=False):
 
 
 @final
-class Delete(msgspec.Struct, frozen=True, gc=False):
+class DeleteRange(msgspec.Struct, frozen=True, gc=False):
     """Delete ``key``, or the range from ``key`` to (without) ``end``."""
 
     key: bytes
@@ -158,15 +158,15 @@ class Txn(msgspec.Struct, frozen=True):
         return total
 
 
-Op: TypeAlias = Put | Delete | Get | Txn
+Op: TypeAlias = Put | DeleteRange | Get | Txn
 
 
 class TxnResult(msgspec.Struct, frozen=True):
     """The result of a transaction.
 
     ``succeeded`` says which branch ran; ``results`` holds one entry per operation of that branch: the keys
-    found for a :class:`Get`, the number deleted for a :class:`Delete`, a nested result for a :class:`Txn`,
-    ``None`` for a :class:`Put`.
+    found for a :class:`Get`, the number deleted for a :class:`DeleteRange`, a nested result for a
+    :class:`Txn`, ``None`` for a :class:`Put`.
     """
 
     succeeded: bool

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.txn import Compare, Delete, Get, Put, Txn, absent, created_at
+from distop.metastore.etcd.txn import Compare, DeleteRange, Get, Put, Txn, absent, created_at
 from distop.metastore.etcd.update import settle
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.records.keyspace import TableKeys
@@ -74,5 +74,5 @@ async def resign(client: EtcdClient, epoch: Epoch) -> None:
     member can lead before.
     """
     reached("resign.before")
-    txn = Txn((epoch.held(),), (Delete(epoch.key),), lane=epoch.lane)
+    txn = Txn((epoch.held(),), (DeleteRange(epoch.key),), lane=epoch.lane)
     await settle(client, txn, replied=lambda: reached("resign.after"))

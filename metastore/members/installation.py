@@ -25,7 +25,7 @@ from distop.errors import DistopError, OtherLayout, Restored
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.sync import SyncEtcd
-from distop.metastore.etcd.txn import Delete, Get, KeyValue, Put, Txn, TxnResult, absent, unchanged
+from distop.metastore.etcd.txn import DeleteRange, Get, KeyValue, Put, Txn, TxnResult, absent, unchanged
 from distop.metastore.etcd.update import settle, update
 from distop.metastore.records.member import BackupRecord, InstallationRecord
 from distop.metastore.records.names import prefix_end
@@ -111,7 +111,7 @@ async def _remove_old(client: EtcdClient, mark: KeyValue) -> None:
     fails."""
     with suppress(DistopError):  # the next process tries it, too
         if time.time() - decode(mark.value, BackupRecord, mark.key).at > 2 * BACKUP_LIMIT_S:
-            await settle(client, Txn((unchanged(mark),), (Delete(mark.key),)))
+            await settle(client, Txn((unchanged(mark),), (DeleteRange(mark.key),)))
 
 
 def was_restored(backup: KeyValue, revision: int) -> bool:

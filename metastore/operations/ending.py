@@ -21,7 +21,7 @@ from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient, Windows
 from distop.metastore.etcd.txn import (
     Compare,
-    Delete,
+    DeleteRange,
     Get,
     KeyValue,
     Op,
@@ -130,7 +130,7 @@ async def seal(
     OperationPaused
         It is paused; nothing was written.
     """
-    then: tuple[Op, ...] = (Put(keys.state, after), Delete(keys.waiting), Delete(keys.resolve))
+    then: tuple[Op, ...] = (Put(keys.state, after), DeleteRange(keys.waiting), DeleteRange(keys.resolve))
     if error is not None:
         then += (Put(keys.error, encode(error)),)
     if events is not None:
@@ -199,16 +199,16 @@ def finish_txn(keys: TableKeys, op: OperationKeys, epoch: Epoch, finish: FinishP
     if finish.follow_up is not None:
         left = slots_with(left or b"", finish.follow_up.arg.id)
         publication += finish.follow_up.txn(keys)
-    run_ops: Op = Delete(keys.run_ops) if left is None else Put(keys.run_ops, left)
+    run_ops: Op = DeleteRange(keys.run_ops) if left is None else Put(keys.run_ops, left)
     paused = keys.keyspace.paused_operation(op.operation)
     gone: tuple[Op, ...]
     if finish.leave_keys:
         # .runner stays: its owner removes it once its last attempt has stopped, and only then are staged
         # files swept.
-        gone = (Delete(op.state), Delete(op.cancel), Delete(paused))
+        gone = (DeleteRange(op.state), DeleteRange(op.cancel), DeleteRange(paused))
     else:
         active = keys.keyspace.active_operation(op.operation)
-        gone = (Delete(op.prefix, prefix_end(op.prefix)), Delete(active), Delete(paused))
+        gone = (DeleteRange(op.prefix, prefix_end(op.prefix)), DeleteRange(active), DeleteRange(paused))
     history = Put(keys.history(op.operation), encode(finish.history))
     said = finish.history
     notes: tuple[Op, ...] = ()
@@ -270,12 +270,14 @@ async def collect(client: EtcdClient, keys: TableKeys, op: OperationKeys) -> int
         first, behind = victims[0], victims[-1] + b"\0"
         # .arg must outlive every other key: split the range around it.
         parts = [(first, op.arg), (op.arg + b"\0", behind)] if first < op.arg < behind else [(first, behind)]
-        txn = Txn((absent(op.state),), tuple(Delete(*part) for part in parts))
+        txn = Txn((absent(op.state),), tuple(DeleteRange(*part) for part in parts))
         reached("collect.before")
         if not (await settle(client, txn, replied=lambda: reached("collect.middle"))).succeeded:
             return removed
         removed += len(victims)
-    last = Txn((absent(op.state),), (Delete(op.arg), Delete(keys.keyspace.active_operation(op.operation))))
+    last = Txn(
+        (absent(op.state),), (DeleteRange(op.arg), DeleteRange(keys.keyspace.active_operation(op.operation)))
+    )
     if (await settle(client, last, replied=lambda: reached("collect.after"))).succeeded:
         removed += 1
     return removed

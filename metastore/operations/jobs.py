@@ -26,7 +26,7 @@ from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.txn import (
     MAX_REQUEST_BYTES,
     Compare,
-    Delete,
+    DeleteRange,
     Get,
     KeyValue,
     Op,
@@ -197,9 +197,9 @@ def _one_mark(keys: OperationKeys, mark: Mark) -> Txn:
     if mark.claim:
         claim = keys.claim(mark.partition)
         compares += (created_at(claim, mark.claim),)
-        then += (Delete(claim),)
+        then += (DeleteRange(claim),)
     if mark.checkpointed:
-        then += (Delete(keys.progress(mark.partition)),)
+        then += (DeleteRange(keys.progress(mark.partition)),)
     return Txn(compares, then, (Get(job),))
 
 
@@ -345,7 +345,7 @@ async def claim(
 async def release_claim(client: EtcdClient, key: bytes, claim: int) -> None:
     """Release a claim, given its key and create revision; does nothing if it is already lost."""
     reached("unclaim.before")
-    txn = Txn((created_at(key, claim),), (Delete(key),))
+    txn = Txn((created_at(key, claim),), (DeleteRange(key),))
     await settle(client, txn, patience_s=PATIENCE_S, replied=lambda: reached("unclaim.after"))
 
 

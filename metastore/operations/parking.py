@@ -19,7 +19,7 @@ from distop.errors import (
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import (
-    Delete,
+    DeleteRange,
     Get,
     KeyValue,
     Op,
@@ -196,13 +196,13 @@ async def apply_resolve(
         The epoch is over; nothing was written.
     """
     state, record, error = COMMITTING, None, None
-    gone: tuple[Op, ...] = (Delete(keys.resolve), *_written(keys, events))
+    gone: tuple[Op, ...] = (DeleteRange(keys.resolve), *_written(keys, events))
     if decision.action == ABORT:
         state, error = (
             ABORTING,
             ErrorRecord(code=COMPLETION_FAILED, message=_why(completion, decision), at=now),
         )
-        gone += (Put(keys.state, ABORTING), Put(keys.error, encode(error)), Delete(keys.completion))
+        gone += (Put(keys.state, ABORTING), Put(keys.error, encode(error)), DeleteRange(keys.completion))
     else:
         skipped = list(completion.skipped)
         if decision.action == SKIP and completion.index is not None:

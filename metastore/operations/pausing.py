@@ -15,7 +15,7 @@ from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient, Listing
 from distop.metastore.etcd.txn import (
     Compare,
-    Delete,
+    DeleteRange,
     Get,
     KeyValue,
     Op,
@@ -130,9 +130,9 @@ async def _resume(
     existing = await client.get(pause)
     if not existing.exists:
         # An index entry without its pause (removed by hand) would block something that is not paused.
-        await settle(client, Txn((absent(pause),), (Delete(index),)))
+        await settle(client, Txn((absent(pause),), (DeleteRange(index),)))
         return False
-    gone: tuple[Op, ...] = (Delete(pause), Delete(index), *also)
+    gone: tuple[Op, ...] = (DeleteRange(pause), DeleteRange(index), *also)
     # If it has changed since, it was resumed: by this very call, when its reply was lost, or another one.
     # A later pause must not be removed by this call.
     reached("resume.before")

@@ -20,7 +20,7 @@ from distop.metastore.backlog.batches import DONE, OrderingRecord, ordering_of
 from distop.metastore.backlog.queue import change_ordering
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.txn import Delete, Get, KeyValue, Put, Txn, named, unchanged
+from distop.metastore.etcd.txn import DeleteRange, Get, KeyValue, Put, Txn, named, unchanged
 from distop.metastore.operations.starting import forget_requests, forgotten
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.names import OperationId, escape
@@ -122,7 +122,7 @@ async def _replaced(
     read = await client.read_at_once([Get(key) for key in wanted])
     asked, *args = (read.one(index, key) for index, key in enumerate(wanted))
     waiting = [str(one) for one, arg in zip(lines, args, strict=True) if arg.exists]
-    gone = Txn(then=tuple(Delete(keys.history(one)) for one in lines if str(one) not in waiting))
+    gone = Txn(then=tuple(DeleteRange(keys.history(one)) for one in lines if str(one) not in waiting))
     if record.request_id and asked.exists:
         with suppress(CorruptRecord):  # then it stays: when it is to be forgotten is not known
             known = decode(asked.value, RequestRecord, request)
@@ -139,7 +139,7 @@ async def forget_series(client: EtcdClient, keys: TableKeys, note: SeriesNote) -
     # Its value cannot be compared: a newer version may have written fields that this one does not know.
     with suppress(CorruptRecord, OutcomeUnknown):
         if decode(pointer.value, SeriesRecord, pointer.key).operation == note.last[-1].operation:
-            await client.txn(Txn((unchanged(pointer),), (Delete(pointer.key),)))
+            await client.txn(Txn((unchanged(pointer),), (DeleteRange(pointer.key),)))
 
 
 async def entry_of(
@@ -209,7 +209,7 @@ async def prune(client: EtcdClient, keys: TableKeys, *, now: float, keep: int = 
 
 def _removal(kvs: Sequence[KeyValue]) -> Txn:
     """IF the keys are as read THEN they are gone."""
-    return Txn(tuple(map(unchanged, kvs)), tuple(Delete(kv.key) for kv in kvs))
+    return Txn(tuple(map(unchanged, kvs)), tuple(DeleteRange(kv.key) for kv in kvs))
 
 
 async def forget_batches(client: EtcdClient, keys: TableKeys) -> int:
@@ -262,6 +262,6 @@ async def _forget(client: EtcdClient, keys: TableKeys, first: KeyValue, last: Ke
             return None
         forgotten = max(now.forgotten, name, key=str.encode)
         changed = msgspec.structs.replace(now, forgotten=forgotten)
-        return changed, Txn(then=(Delete(first.key, last.key + b"\0"),))
+        return changed, Txn(then=(DeleteRange(first.key, last.key + b"\0"),))
 
     await change_ordering(client, keys, change, request="")

@@ -35,7 +35,7 @@ from distop.errors import InvalidArgument, OutcomeUnknown
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.txn import (
     Compare,
-    Delete,
+    DeleteRange,
     Get,
     KeyValue,
     Op,
@@ -212,7 +212,7 @@ async def take_runner(
             Get(keys.runner),
             Get(keys.arg),
             _few_jobs(keys),
-            Delete(keys.waiting),
+            DeleteRange(keys.waiting),
         ),
         (Get(keys.state), Get(keys.waiting)),
         lane=keys.table_prefix,
@@ -222,7 +222,7 @@ async def take_runner(
     if not result.succeeded:
         if result.got(1) and result.one(0, keys.state).value != RUNNING:
             # Its keys were removed by hand. It never runs again, so its waiting entry is useless.
-            await settle(client, Txn(then=(Delete(keys.waiting),)), patience_s=PATIENCE_S)
+            await settle(client, Txn(then=(DeleteRange(keys.waiting),)), patience_s=PATIENCE_S)
         if result.doubt:
             raise OutcomeUnknown(f"an earlier copy of the request may have taken {keys.operation}")
         return None
@@ -256,7 +256,7 @@ async def release_runner(client: EtcdClient, run: Run, *, again: bool = False) -
     """Release an operation; does nothing if it is already lost. ``again``: work is left, so if the operation
     still runs, it waits for another runner."""
     runner = created_at(run.keys.runner, run.token)
-    gone: tuple[Op, ...] = (Delete(run.keys.runner),)
+    gone: tuple[Op, ...] = (DeleteRange(run.keys.runner),)
     if again:
         gone += (Txn((equals(run.keys.state, RUNNING),), waiting_puts(run.keys, "given back")),)
     reached("release.before")
@@ -335,7 +335,7 @@ class DynamicRun:
         while more and self.count is None:
             page = await self._client.get_range(start, end, keys_only=True, limit=REMOVED_AT_ONCE)
             more = page.more
-            gone = (Delete(page.kvs[0].key, page.kvs[-1].key + b"\0"),) if page.kvs else ()
+            gone = (DeleteRange(page.kvs[0].key, page.kvs[-1].key + b"\0"),) if page.kvs else ()
             record = encode(self._mine())
             txn = Txn(
                 (*self.run.held(), unchanged(self._existing)),

@@ -36,7 +36,7 @@ from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import (
     MAX_REQUEST_BYTES,
-    Delete,
+    DeleteRange,
     Get,
     KeyValue,
     Op,
@@ -97,7 +97,7 @@ def remembered(keys: TableKeys, arg: OperationArg, before: RequestRecord | None)
     expiry = _expiry(keys, arg.request_id, arg.request_note.forget_at)
     ops: tuple[Op, ...] = (_put(keys, arg, ""), Put(expiry, b"{}"))
     if before is not None and (old := _expiry(keys, arg.request_id, before.forget_at)) != expiry:
-        ops += (Delete(old),)
+        ops += (DeleteRange(old),)
     return ops
 
 
@@ -140,7 +140,7 @@ def done_before(keys: TableKeys, arg: OperationArg) -> tuple[Op, ...]:
 
 def forgotten(keys: TableKeys, request_id: str, record: RequestRecord) -> tuple[Op, ...]:
     """The early removal of a remembered request."""
-    return Delete(keys.request(request_id)), Delete(_expiry(keys, request_id, record.forget_at))
+    return DeleteRange(keys.request(request_id)), DeleteRange(_expiry(keys, request_id, record.forget_at))
 
 
 def _put(keys: TableKeys, arg: OperationArg, outcome: str) -> Put:
@@ -170,7 +170,7 @@ async def forget_requests(client: EtcdClient, keys: TableKeys, now: float) -> in
     due = [kv for kv in due if keys.request_of_expiry(kv.key)]
     for first in range(0, len(due), _BITE):
         bite = due[first : first + _BITE]
-        gone = [Delete(key) for kv in bite for key in (kv.key, keys.request_of_expiry(kv.key))]
+        gone = [DeleteRange(key) for kv in bite for key in (kv.key, keys.request_of_expiry(kv.key))]
         try:
             reached("prune.before")
             await client.txn(Txn(tuple(unchanged(kv) for kv in bite), tuple(gone)))

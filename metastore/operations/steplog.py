@@ -23,7 +23,7 @@ from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import (
     Compare,
-    Delete,
+    DeleteRange,
     Get,
     KeyValue,
     Put,
@@ -133,7 +133,7 @@ class CommitStepStore:
                 at=self._now(),
             )
             # Chunks after the last one belong to an earlier, longer sequence whose writer died.
-            stale = Delete(keys.commit_chunk(len(chunks)), prefix_end(keys.commit_chunks))
+            stale = DeleteRange(keys.commit_chunk(len(chunks)), prefix_end(keys.commit_chunks))
             last = Txn((absent(keys.cancel), *written), (Put(keys.commit, encode(header)), stale))
             reached("log.header.before")
             result = await _settle(client, keys, epoch, last)

@@ -174,7 +174,9 @@ class OperationOptions(
         self.retry(Retry())
 
 
-class FollowUp(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel", forbid_unknown_fields=True):
+class FollowUpArg(
+    msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel", forbid_unknown_fields=True
+):
     """An operation that the finish of another one starts, on the same table, in the same transaction."""
 
     type: str
@@ -183,7 +185,7 @@ class FollowUp(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel",
     """The argument as the caller sent it: it is planned on the result of the finish."""
     partitions: list[str] = []
     options: OperationOptions = msgspec.field(default_factory=OperationOptions)
-    then: FollowUp | None = None
+    then: FollowUpArg | None = None
 
 
 class WatermarkMove(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):
@@ -270,7 +272,7 @@ class OperationArg(Record, kw_only=True):
     """The series that it continues; see :class:`SeriesNote`."""
     distop: str = ""
     """The version that started it."""
-    then: FollowUp | None = None
+    then: FollowUpArg | None = None
     """What its finish starts, if it succeeds."""
     follows: str = ""
     """The operation whose finish has started it."""
@@ -296,7 +298,7 @@ class StepRecord(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel
     """Of an external step: steps of a stage run concurrently, after all steps of lower stages."""
 
 
-class Event(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel", frozen=True):
+class OperationEvent(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel", frozen=True):
     """One thing that has happened to an operation."""
 
     at: float
@@ -310,7 +312,7 @@ class EventsRecord(Record, kw_only=True):
     """``<root>.events``: what has happened to an operation and no other key says any more; written by its
     leader for people. No decision uses it."""
 
-    events: list[Event] = []
+    events: list[OperationEvent] = []
     left_out: int = 0
     """How many in the middle are left out."""
 
@@ -527,7 +529,7 @@ class HistoryRecord(Record, kw_only=True):
     """The operation whose finish has started it."""
     series: SeriesNote | None = None
     """Of the last operation of a series: the summary of all."""
-    events: list[Event] = []
+    events: list[OperationEvent] = []
     """What has happened to it between its start and its end."""
     events_left_out: int = 0
 

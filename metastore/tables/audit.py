@@ -20,7 +20,7 @@ from zlib import crc32
 
 from distop.errors import CorruptRecord, DistopError, InvalidArgument, OutcomeUnknown
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.txn import Delete, KeyValue, Put, Txn
+from distop.metastore.etcd.txn import DeleteRange, KeyValue, Put, Txn
 from distop.metastore.etcd.update import settle
 from distop.metastore.records.keyspace import Keyspace, TableKeys
 from distop.metastore.records.names import prefix_end
@@ -269,7 +269,7 @@ async def prune(client: EtcdClient, prefix: bytes, *, keep: int = KEEP, keep_s: 
         else:
             return forgotten
         try:
-            await client.txn(Txn(then=(Delete(prefix, end),)))
+            await client.txn(Txn(then=(DeleteRange(prefix, end),)))
         except OutcomeUnknown:
             return forgotten
         forgotten += count

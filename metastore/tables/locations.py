@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from distop.errors import CorruptRecord, LocationInUse
 from distop.metastore.etcd.txn import (
     Compare,
-    Delete,
+    DeleteRange,
     Get,
     KeyValue,
     Put,
@@ -103,7 +103,7 @@ class LocationClaim:
         """The removal of the claim, if it is the one that was read; nothing if it is not this table's."""
         if not self.is_mine(existing):
             return Txn()
-        return Txn((unchanged(existing),), (Delete(self.key),))
+        return Txn((unchanged(existing),), (DeleteRange(self.key),))
 
     def passed_on(self, existing: KeyValue, to: LocationClaim) -> Txn:
         """The writes that replace this claim by another one, for a table that is renamed or moves: the new
@@ -112,7 +112,7 @@ class LocationClaim:
             return Txn(to.free(), (to.put,))
         if to.key == self.key:
             return Txn((unchanged(existing),), (to.put,))
-        return Txn((unchanged(existing), *to.free()), (Delete(self.key), to.put))
+        return Txn((unchanged(existing), *to.free()), (DeleteRange(self.key), to.put))
 
 
 def owner_of(kv: KeyValue) -> LocationRecord | None:

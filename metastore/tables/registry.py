@@ -25,7 +25,7 @@ from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import (
     MAX_REQUEST_BYTES,
-    Delete,
+    DeleteRange,
     Get,
     KeyValue,
     Op,
@@ -70,9 +70,9 @@ def table_puts(keys: TableKeys, record: TableRecord) -> tuple[Put, Put]:
     return Put(keys.table, encode(record)), Put(keys.entry, b"{}")
 
 
-def table_deletes(keys: TableKeys) -> tuple[Delete, Delete]:
+def table_deletes(keys: TableKeys) -> tuple[DeleteRange, DeleteRange]:
     """The writes that remove a table."""
-    return Delete(keys.table), Delete(keys.entry)
+    return DeleteRange(keys.table), DeleteRange(keys.entry)
 
 
 async def table_names(
@@ -140,10 +140,10 @@ async def drop_table(
         chunks = watermark_chunks(keys.keyspace, found)
         gone = (
             *table_deletes(keys),
-            Delete(keys.keyspace.paused_table(keys.name)),
-            Delete(keys.backlog_index),
-            Delete(keys.agenda),
-            Delete(chunks, prefix_end(chunks)),
+            DeleteRange(keys.keyspace.paused_table(keys.name)),
+            DeleteRange(keys.backlog_index),
+            DeleteRange(keys.agenda),
+            DeleteRange(chunks, prefix_end(chunks)),
         )
         ops: tuple[Op, ...] = (Put(tombstone, encode(record)), *gone, audit)
         reached("drop.before")
@@ -181,7 +181,7 @@ async def finish_drop(client: EtcdClient, keys: TableKeys, record: DropRecord, l
     after_leader = keys.coordinator + b"\0"  # a leader's key stays until its lease ends
     for start, end in ((keys.prefix, keys.coordinator), (after_leader, prefix_end(keys.prefix))):
         while page := (await client.get_range(start, end, keys_only=True, limit=BITE)).kvs:
-            bite = Delete(page[0].key, page[-1].key + b"\0")
+            bite = DeleteRange(page[0].key, page[-1].key + b"\0")
             if not (await settle(client, Txn((unchanged(tombstone),), (bite,)))).succeeded:
                 return  # the same, meanwhile: these may be keys of another table of this name
     await _finish(
@@ -211,7 +211,7 @@ async def _move_past(client: EtcdClient, old: TableKeys, record: DropRecord, tom
                 return
             puts = (Put(new.prefix + kv.key[len(old.prefix) :], kv.value) for kv in page)
             # The first copy of a key stays: no other process has moved it.
-            ops: tuple[Op, ...] = (*puts, Delete(page[0].key, page[-1].key + b"\0"))
+            ops: tuple[Op, ...] = (*puts, DeleteRange(page[0].key, page[-1].key + b"\0"))
             await settle(client, Txn((unchanged(tombstone), unchanged(page[0]), unchanged(table)), ops))
 
 
@@ -233,7 +233,7 @@ async def _finish(client: EtcdClient, tombstone: KeyValue, keys: TableKeys, clai
         if dropped.mod_revision != tombstone.mod_revision:
             return None, None
         reached("drop.finish.before")
-        return Txn((unchanged(dropped),), (Delete(dropped.key),)) + claim.given_up(existing), None
+        return Txn((unchanged(dropped),), (DeleteRange(dropped.key),)) + claim.given_up(existing), None
 
     reads = (Get(tombstone.key), Get(claim.key))
     subject, replied = f"table {keys.name!r}", lambda: reached("drop.finish.after")

@@ -23,7 +23,7 @@ from distop.errors import (
 )
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.txn import Delete, Get, KeyValue, Op, Put, Txn, TxnResult, named, unchanged
+from distop.metastore.etcd.txn import DeleteRange, Get, KeyValue, Op, Put, Txn, TxnResult, named, unchanged
 from distop.metastore.etcd.update import update
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.names import prefix_end
@@ -233,7 +233,7 @@ async def remove_schedule(
         if request in agenda_of(agenda_kv).decided:
             return None, None
         existing = _readable(_there(keys, name, kv))
-        ops = (Delete(kv.key), looked_at_once(agenda_kv, request), *also)
+        ops = (DeleteRange(kv.key), looked_at_once(agenda_kv, request), *also)
         reached("schedule.set.before")
         removed = None if isinstance(existing, CorruptRecord) else existing
         return Txn((unchanged(table), unchanged(agenda_kv), unchanged(kv)), ops), removed

@@ -19,7 +19,7 @@ from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.sync import SyncEtcd
-from distop.metastore.etcd.txn import Delete, Get, KeyValue, Op, Put, Txn, TxnResult, unchanged
+from distop.metastore.etcd.txn import DeleteRange, Get, KeyValue, Op, Put, Txn, TxnResult, unchanged
 from distop.metastore.etcd.update import update
 from distop.metastore.records.keyspace import Keyspace, TableKeys
 from distop.metastore.records.names import OperationId, prefix_end
@@ -195,14 +195,14 @@ async def fold(client: EtcdClient, keys: TableKeys) -> int:
 
 async def folded(
     client: EtcdClient, recent: Recent, reader: ChunkReader, prefix: bytes
-) -> list[Put | Delete]:
+) -> list[Put | DeleteRange]:
     """The writes that move some of ``recent`` into chunks, at least one entry; removes them from it."""
     waiting: list[_Waiting] = sorted(
         (position(source, partition), source, partition, value)
         for source, partitions in recent.items()
         for partition, value in partitions.items()
     )
-    ops: list[Put | Delete] = []
+    ops: list[Put | DeleteRange] = []
     first, room, chunks = 0, FOLDED_BYTES, Chunks(reader)
     while first < len(waiting) and len(ops) < FOLDED_CHUNKS:
         start = [waiting[first][0]]
@@ -227,18 +227,18 @@ async def folded(
     return ops
 
 
-def _written(chunk: Chunk, taken: Iterable[_Waiting], prefix: bytes) -> list[Put | Delete]:
+def _written(chunk: Chunk, taken: Iterable[_Waiting], prefix: bytes) -> list[Put | DeleteRange]:
     newer = (
         (where, None if value is None else (source, partition, value))
         for where, source, partition, value in taken
     )
     return [
-        Delete(prefix + bound) if marks is None else Put(prefix + bound, marks)
+        DeleteRange(prefix + bound) if marks is None else Put(prefix + bound, marks)
         for bound, marks in refilled(chunk, newer).items()
     ]
 
 
-def _bytes(op: Put | Delete) -> int:
+def _bytes(op: Put | DeleteRange) -> int:
     return len(op.key) + (len(op.value) if isinstance(op, Put) else 0)
 
 
@@ -261,7 +261,7 @@ def without_source(marks: Marks, prefix: bytes, source: str) -> tuple[Marks, Txn
     end = prefix_end(start)
     recent = {name: partitions for name, partitions in marks.recent.items() if name != source}
     first, last = marks.chunks.at(start), marks.chunks.at(end)
-    ops: list[Op] = [] if marks.chunks.none else [Delete(prefix + start, prefix + end)]
+    ops: list[Op] = [] if marks.chunks.none else [DeleteRange(prefix + start, prefix + end)]
     for chunk in {first.bound: first, last.bound: last}.values():
         others = [(where, entry) for where, entry in chunk.entries.items() if entry[0] != source]
         inside = chunk.bound < end
@@ -272,7 +272,7 @@ def without_source(marks: Marks, prefix: bytes, source: str) -> tuple[Marks, Txn
         if others:
             ops.append(Put(prefix + bound, chunk_value(entry for _, entry in others)))
         elif not inside:
-            ops.append(Delete(prefix + bound))
+            ops.append(DeleteRange(prefix + bound))
     return Marks(recent, marks.chunks), Txn(then=tuple(ops))
 
 

@@ -223,7 +223,7 @@ class Fail(BadRowPolicy):
         )
 
 
-class Quarantine(BadRowPolicy):
+class QuarantineRows(BadRowPolicy):
     """Bad rows go to a file of JSON lines: their position (``file``, ``line``), ``reason``, ``raw``, and what
     else :meth:`Rows.kept` has.
 

@@ -16,7 +16,7 @@ from distop.operations.arguments import invalid
 from distop.sources.formats.bad_rows import Unconvertible
 from distop.sources.formats.reader import describe
 from distop.sources.formats.types import (
-    UnsupportedType,
+    UnrepresentableType,
     check_values,
     convert,
     convertible,
@@ -116,7 +116,7 @@ def columns_for(rows: pa.Schema) -> pa.Schema:
     for column in rows:
         try:
             fields.append(pa.field(column.name, table_type(column.type)))
-        except UnsupportedType as error:
+        except UnrepresentableType as error:
             raise _unfit(column.name, "schema", str(error), "cast the column to another type") from None
     return pa.schema(fields)
 

@@ -315,7 +315,7 @@ class CsvValues:
     def parsed(self, dtype: pa.DataType) -> pa.DataType:
         """The type for Arrow's parser, so that :meth:`convert` can make ``dtype`` of its values.
 
-        Raises :class:`~distop.sources.formats.types.UnsupportedType`.
+        Raises :class:`~distop.sources.formats.types.UnrepresentableType`.
         """
         spelled = (self._thousands and is_number(dtype)) or (self._date and is_.is_date(dtype))
         return _TEXT if spelled else text_type(dtype)

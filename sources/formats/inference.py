@@ -32,7 +32,7 @@ from distop.sources.formats.guesses import (
 from distop.sources.formats.jsonl import first_objects
 from distop.sources.formats.options import CsvOptions, Format
 from distop.sources.formats.reader import FileUnusable, check_size
-from distop.sources.formats.types import UnsupportedType, convert, table_type
+from distop.sources.formats.types import UnrepresentableType, convert, table_type
 
 SAMPLE_FILES = 8
 SAMPLE_BYTES = 2 << 20
@@ -346,7 +346,7 @@ class JsonSample:
             )
         try:
             return table_type(pa.array(values).type)
-        except UnsupportedType as error:
+        except UnrepresentableType as error:
             raise invalid("schema", f"column {column!r}: {error}", "leave it out of --arg columns") from None
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
             raise invalid(
@@ -413,7 +413,7 @@ class TypedSample:
         types: dict[str, pa.DataType] = {}
         for name in names:
             fields = [zoned.field(name) for _, zoned in self._schemas if name in zoned.names]
-            with suppress(pa.ArrowInvalid, pa.ArrowTypeError, UnsupportedType):
+            with suppress(pa.ArrowInvalid, pa.ArrowTypeError, UnrepresentableType):
                 together = pa.unify_schemas([pa.schema([it]) for it in fields], promote_options="permissive")
                 types[name] = table_type(together.field(0).type)
         return types
@@ -422,7 +422,7 @@ class TypedSample:
         for column in columns:
             try:
                 yield column, table_type(self._schema_of_all.field(column).type)
-            except UnsupportedType as error:
+            except UnrepresentableType as error:
                 raise invalid(
                     "paths", f"{self._url}: column {column!r}: {error}", "leave it out of --arg columns"
                 ) from None

@@ -30,8 +30,8 @@ from distop.sources.formats.text_file import (
     BLOCK_BYTES,
     MAX_LINE_BYTES,
     TAIL_BYTES,
-    Block,
     Converter,
+    LineBlock,
     Lines,
     OpenTextFile,
     TextFile,
@@ -85,7 +85,7 @@ class JsonArrayFile:
             yield TextRows(block, ElementCounter(), split=split_lines, is_blank=lambda _: False)
 
 
-def element_blocks(file: OpenFile, block_bytes: int = BLOCK_BYTES) -> Iterator[Block]:
+def element_blocks(file: OpenFile, block_bytes: int = BLOCK_BYTES) -> Iterator[LineBlock]:
     """The elements of an array, one per line; ``offset`` counts elements.
 
     Raises
@@ -103,7 +103,7 @@ def element_blocks(file: OpenFile, block_bytes: int = BLOCK_BYTES) -> Iterator[B
             elements, used, closed = _array_elements(buffer)
             buffer = buffer[used:]
             if elements:
-                yield Block(count, b"".join(elements))
+                yield LineBlock(count, b"".join(elements))
                 count += len(elements)
             elif len(buffer) > MAX_LINE_BYTES:
                 raise FileUnusable(f"has an element, number {count + 1}, of more than {MAX_LINE_BYTES} bytes")

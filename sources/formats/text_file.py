@@ -49,7 +49,7 @@ class LineTooLong(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class LineBlock:
     """Some complete lines: ``data`` begins at byte ``offset`` of the file, where a line begins."""
 
     offset: int
@@ -63,7 +63,7 @@ def last_line_end(text: bytes) -> int:
 
 def range_blocks(
     file: Seekable, start: int, end: int | None, *, first: int = 0, block_bytes: int = BLOCK_BYTES
-) -> Iterator[Block]:
+) -> Iterator[LineBlock]:
     """The lines that begin at bytes ``start`` to ``end`` (exclusive; ``None``: the end) of a file.
 
     Parameters
@@ -102,7 +102,7 @@ def whole_lines(
     *,
     block_bytes: int = BLOCK_BYTES,
     last_end: Callable[[bytes], int] = last_line_end,
-) -> Iterator[Block]:
+) -> Iterator[LineBlock]:
     """Read from ``at``, where a line begins, in blocks of complete lines.
 
     Parameters
@@ -126,18 +126,18 @@ def whole_lines(
         data = file.read(min(block_bytes, wanted))
         if not data:
             if buffer:
-                yield Block(at, buffer)
+                yield LineBlock(at, buffer)
             return
         buffer = buffer + data if buffer else data
         if end is not None and at + len(buffer) >= end:
             # The line with the last byte of the range is the last one that begins in it.
             stop = buffer.find(b"\n", end - 1 - at) + 1
             if stop:
-                yield Block(at, buffer[:stop])
+                yield LineBlock(at, buffer[:stop])
                 return
         stop = last_end(buffer)
         if stop:
-            yield Block(at, buffer[:stop])
+            yield LineBlock(at, buffer[:stop])
             at += stop
             buffer = buffer[stop:]
         elif len(buffer) > MAX_LINE_BYTES:
@@ -218,7 +218,7 @@ class TextRows:
 
     def __init__(
         self,
-        block: Block,
+        block: LineBlock,
         counter: Counter,
         *,
         split: Callable[[bytes], Iterable[bytes]],

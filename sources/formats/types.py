@@ -211,7 +211,7 @@ class TimeFormat:
         return joined("", moment, part["z"]) if self.zoned else moment
 
 
-class UnsupportedType(Exception):
+class UnrepresentableType(Exception):
     """A type that no Iceberg table supports, or that a text format cannot represent. The text names it."""
 
 
@@ -229,7 +229,7 @@ def table_type(dtype: pa.DataType, depth: int = 0) -> pa.DataType:
     UnsupportedType
     """
     if depth > MAX_NESTING:
-        raise UnsupportedType(f"values are nested deeper than {MAX_NESTING} levels")
+        raise UnrepresentableType(f"values are nested deeper than {MAX_NESTING} levels")
     if is_.is_dictionary(dtype):
         return table_type(dtype.value_type, depth + 1)
     if is_.is_null(dtype) or is_.is_string(dtype) or is_.is_large_string(dtype) or is_.is_string_view(dtype):
@@ -268,7 +268,7 @@ def text_type(dtype: pa.DataType) -> pa.DataType:
     if is_.is_timestamp(dtype) or is_.is_time(dtype) or is_.is_floating(dtype) or is_.is_decimal(dtype):
         return pa.large_string()
     if is_.is_nested(dtype) or _family(dtype) == "bytes":
-        raise UnsupportedType(f"CSV cannot hold values of type {dtype}")
+        raise UnrepresentableType(f"CSV cannot hold values of type {dtype}")
     return dtype
 
 
@@ -283,7 +283,7 @@ def json_type(dtype: pa.DataType) -> pa.DataType:
     if is_.is_temporal(dtype):
         return pa.large_string()
     if is_.is_map(dtype) or _family(dtype) == "bytes":
-        raise UnsupportedType(f"JSON cannot hold values of type {dtype}")
+        raise UnrepresentableType(f"JSON cannot hold values of type {dtype}")
     if is_.is_float32(dtype):
         return pa.float64()  # Arrow's parser would make numbers infinite that are too large
     if is_.is_decimal(dtype):
@@ -295,14 +295,14 @@ def json_type(dtype: pa.DataType) -> pa.DataType:
 
 def _nested(dtype: pa.DataType, inner: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
     if is_.is_struct(dtype) and not dtype.num_fields:
-        raise UnsupportedType("objects without any key cannot be stored")
+        raise UnrepresentableType("objects without any key cannot be stored")
     if is_.is_struct(dtype):
         return pa.struct([field.with_type(inner(field.type)).remove_metadata() for field in dtype])
     if is_.is_map(dtype):
         return pa.map_(inner(dtype.key_type), inner(dtype.item_type))
     if is_.is_list(dtype) or is_.is_large_list(dtype) or is_.is_fixed_size_list(dtype):
         return pa.large_list(inner(dtype.value_type))
-    raise UnsupportedType(f"values of type {name_of(dtype)} are not supported in Iceberg tables")
+    raise UnrepresentableType(f"values of type {name_of(dtype)} are not supported in Iceberg tables")
 
 
 def name_of(dtype: pa.DataType) -> str:

@@ -31,8 +31,8 @@ from distop.lake.predicates.binding import ALL, Predicate
 from distop.lake.predicates.proofs import Pruning
 from distop.lake.rewriting.deletes import Deletes
 from distop.lake.rewriting.rewrite_plan import (
+    FilePartitions,
     Place,
-    Places,
     RewriteDelete,
     RewriteFile,
     RewriteJob,
@@ -159,7 +159,7 @@ class Chooser:
         self._planner = ManifestGroupPlanner(metadata, io, options={"include_empty_files": "true"})
         self._pruning = Pruning(metadata, where)
         self._all = where == ALL
-        self._places = Places(metadata)
+        self._places = FilePartitions(metadata)
         self._spec, self._schema = metadata.spec(), metadata.schema()
         self._doubles = has_doubles(self._spec, self._schema)
         self._choice = Choice()

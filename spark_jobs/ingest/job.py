@@ -29,7 +29,7 @@ from distop.sources.formats.bad_rows import (
     BadRowPolicy,
     Fail,
     FilePosition,
-    Quarantine,
+    QuarantineRows,
     RowPosition,
     Rows,
     Unconvertible,
@@ -48,7 +48,7 @@ from distop.sources.kafka.records import RecordPlace, RecordReader, Records
 from distop.sources.quarantine import KeptFile, KeptRows, QuarantineReader, table_file
 from distop.spark_jobs.ingest.files import constants
 from distop.spark_jobs.ingest.plan import FileEntry, IngestPlan, KafkaSource, Piece, TargetPlan
-from distop.spark_jobs.merge import DELETE, INSERT, UPDATE, Batch, MergePlan, Merging
+from distop.spark_jobs.merge import DELETE, INSERT, UPDATE, MergeBatch, MergePlan, Merging
 from distop.spark_jobs.rules.gate import JobChecks
 
 R = TypeVar("R", bound=Rows)
@@ -252,7 +252,7 @@ def _policy(plan: IngestPlan, job: JobContext) -> BadRowPolicy:
         return Fail()
     io = file_io(job.operation.location, job.operation.storage)
     path = job.staging_path(".jsonl", folder=quarantine_folder(plan.output))
-    return Quarantine(io, path, most=plan.max_bad_rows)
+    return QuarantineRows(io, path, most=plan.max_bad_rows)
 
 
 class FrameRows:
@@ -455,7 +455,7 @@ def run_merge(job: JobContext) -> dict[str, Any]:
     conversion = _Marked.for_merge(plan, plan.merge)
     facts: Counter[str] = Counter()
     rows = _rows(plan, conversion, job, facts)
-    batch = Batch(rows, conversion.schema, plan.merge.keys, plan.merge.order_by)
+    batch = MergeBatch(rows, conversion.schema, plan.merge.keys, plan.merge.order_by)
     with (
         output_of(plan.output).writer(plan.table_layout, job) as writer,
         JobChecks(plan.rules, job) as checks,
@@ -482,7 +482,7 @@ def _rows(
 
 @dataclass(frozen=True, slots=True)
 class _Marked(Conversion):
-    """Rows of the table, each with its possible effects: see :class:`Batch`."""
+    """Rows of the table, each with its possible effects: see :class:`MergeBatch`."""
 
     marks: Mapping[str, Predicate] = field(default_factory=dict)
 

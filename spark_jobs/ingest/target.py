@@ -34,7 +34,7 @@ from distop.sources.formats.inference import Sample
 from distop.sources.formats.options import TYPED, Format
 from distop.sources.formats.reader import describe
 from distop.sources.formats.types import (
-    UnsupportedType,
+    UnrepresentableType,
     grown,
     is_number,
     json_type,
@@ -365,7 +365,7 @@ def _check_readable(name: str, dtype: pa.DataType, file_format: Format) -> None:
     try:
         if check is not None:
             check(dtype)
-    except UnsupportedType as error:
+    except UnrepresentableType as error:
         raise _bad_type(name, str(error)) from None
 
 

@@ -25,7 +25,7 @@ from unittest import mock
 from distop.metastore.etcd.client import EtcdClient, RangePage
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.sync import SyncEtcd
-from distop.metastore.etcd.txn import Delete, Get, Put, Txn, TxnResult
+from distop.metastore.etcd.txn import DeleteRange, Get, Put, Txn, TxnResult
 from distop.metastore.tables.watermarks import ChunkReader
 from explore.store import Store
 
@@ -59,7 +59,7 @@ class Write:
     txn: Txn
 
     @property
-    def changes(self) -> list[Put | Delete]:
+    def changes(self) -> list[Put | DeleteRange]:
         """What it puts and deletes if its compares hold, nested transactions included."""
         return _changes(self.txn)
 
@@ -105,12 +105,12 @@ class Choose:
 Request = Read | Write | Until | Look | Choose
 
 
-def _changes(txn: Txn) -> list[Put | Delete]:
-    found: list[Put | Delete] = []
+def _changes(txn: Txn) -> list[Put | DeleteRange]:
+    found: list[Put | DeleteRange] = []
     for op in txn.then:
         if isinstance(op, Txn):
             found += _changes(op)
-        elif isinstance(op, Put | Delete):
+        elif isinstance(op, Put | DeleteRange):
             found.append(op)
     return found
 

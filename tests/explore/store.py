@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from distop.errors import InvalidArgument, LeaseLost
 from distop.metastore.etcd.client import RangePage
-from distop.metastore.etcd.txn import Compare, Delete, Get, KeyValue, OpResult, Put, Txn, TxnResult
+from distop.metastore.etcd.txn import Compare, DeleteRange, Get, KeyValue, OpResult, Put, Txn, TxnResult
 from distop.metastore.records.names import prefix_end
 
 
@@ -189,7 +189,7 @@ def _done(txn: Txn, taken: _Taken, after: Store, revision: int, past: Past | Non
                 after.entries[op.key] = Entry(op.value, create, revision, op.lease)
                 results.append(None)
                 changed = True
-            case Delete():
+            case DeleteRange():
                 victims = after._keys(op.key, op.end)
                 after.entries.update(dict.fromkeys(victims, Entry(None, 0, revision, 0)))
                 results.append(len(victims))
@@ -221,13 +221,13 @@ def check_written_once(txn: Txn) -> None:
     _written(txn)
 
 
-def _written(txn: Txn) -> tuple[set[bytes], list[Delete]]:
+def _written(txn: Txn) -> tuple[set[bytes], list[DeleteRange]]:
     """What either of its branches may put and delete."""
     all_puts: set[bytes] = set()
-    all_deletes: list[Delete] = []
+    all_deletes: list[DeleteRange] = []
     for branch in (txn.then, txn.otherwise):
         puts: set[bytes] = set()
-        deletes = [op for op in branch if isinstance(op, Delete)]
+        deletes = [op for op in branch if isinstance(op, DeleteRange)]
         for op in branch:
             if isinstance(op, Txn):
                 inner_puts, inner_deletes = _written(op)
@@ -246,7 +246,7 @@ def _written(txn: Txn) -> tuple[set[bytes], list[Delete]]:
     return all_puts, all_deletes
 
 
-def _hit(puts: set[bytes], deletes: list[Delete]) -> bool:
+def _hit(puts: set[bytes], deletes: list[DeleteRange]) -> bool:
     return any(one.key == key if not one.end else one.key <= key < one.end for one in deletes for key in puts)
 
 

@@ -12,7 +12,7 @@ from aetcd.rpc import kv_pb2, rpc_pb2
 
 from distop.errors import InvalidArgument, LeaseLost
 from distop.metastore.etcd.client import RangePage
-from distop.metastore.etcd.txn import Compare, Delete, Get, KeyValue, Op, Put, Txn, TxnResult
+from distop.metastore.etcd.txn import Compare, DeleteRange, Get, KeyValue, Op, Put, Txn, TxnResult
 from explore.store import Store
 from simulate.loop import Loop
 
@@ -299,7 +299,7 @@ def _ops(messages: Any) -> Iterator[Op]:
         elif kind == "request_range":
             yield _get_of(one)
         else:
-            yield Delete(one.key, one.range_end)
+            yield DeleteRange(one.key, one.range_end)
 
 
 def _get_of(message: Any) -> Get:

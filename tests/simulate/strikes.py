@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from distop.metastore.etcd.txn import Delete, Put, Txn
+from distop.metastore.etcd.txn import DeleteRange, Put, Txn
 from distop.metastore.records.keyspace import Keyspace
 from simulate.chance import Chance
 from simulate.etcd import Etcd
@@ -125,7 +125,7 @@ class Strikes:
         store = self._etcd.store
         leaders = (kv for kv in store.under(SPACE.prefix) if kv.key.endswith(b".coordinator"))
         if found := [*store.under(SPACE.coordinators), *store.under(SPACE.executors), *leaders]:
-            self._etcd.write(SOMEBODY, Txn(then=(Delete(self._chance.pick(found).key),)))
+            self._etcd.write(SOMEBODY, Txn(then=(DeleteRange(self._chance.pick(found).key),)))
 
     def _hostile_key(self) -> None:
         key = self._chance.pick(HOSTILE)

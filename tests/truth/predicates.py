@@ -31,7 +31,7 @@ from pyiceberg.expressions.literals import DateLiteral, LongLiteral, StringLiter
 
 from distop.lake.layout.model import Layout, file_io
 from distop.lake.layout.schemas import parse_schema
-from distop.lake.predicates.binding import And, Comparison, Node, OneOf, Or, Predicate, predicate_of
+from distop.lake.predicates.binding import And, BoundComparison, Node, OneOf, Or, Predicate, predicate_of
 from distop.lake.predicates.proofs import Pruning
 from distop.lake.predicates.rows import chosen, truth
 from distop.lake.storage.allowed import ALL as EVERYWHERE
@@ -515,7 +515,7 @@ def _as_iceberg(node: Node) -> iceberg.BooleanExpression:
             return iceberg.And(*map(_as_iceberg, parts))
         case Or(parts):
             return iceberg.Or(*map(_as_iceberg, parts))
-        case Comparison(column, op, value) if op in _ICEBERG and str(column.kind) in _LITERALS:
+        case BoundComparison(column, op, value) if op in _ICEBERG and str(column.kind) in _LITERALS:
             return _ICEBERG[op](column.name, _LITERALS[str(column.kind)](value))
         case OneOf(column, values, _, False) if values and str(column.kind) in _LITERALS:
             return _ICEBERG["in"](column.name, {_LITERALS[str(column.kind)](value) for value in values})

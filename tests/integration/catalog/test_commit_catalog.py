@@ -42,7 +42,7 @@ from distop.metastore.backlog.batches import BatchRecord
 from distop.metastore.backlog.queue import enqueue
 from distop.metastore.etcd.embedded import EtcdProcess
 from distop.metastore.etcd.sync import SyncEtcd
-from distop.metastore.etcd.txn import Delete, KeyValue, Put, Txn
+from distop.metastore.etcd.txn import DeleteRange, KeyValue, Put, Txn
 from distop.metastore.etcd.update import MAX_TRIES
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.record import decode, encode_plain
@@ -415,7 +415,7 @@ def test_a_batch_queued_during_a_rename_is_not_lost(
     old = keys_of(store, "flights")
     listed = Naming._settings
 
-    def list_and_be_too_slow(self: Naming, keys: TableKeys) -> tuple[list[KeyValue], list[Delete]]:
+    def list_and_be_too_slow(self: Naming, keys: TableKeys) -> tuple[list[KeyValue], list[DeleteRange]]:
         found = listed(self, keys)
         store.run(lambda client: enqueue(client, old, "a", BatchRecord(type="noop", uid="u"), ordered=True))
         return found

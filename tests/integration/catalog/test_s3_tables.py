@@ -15,7 +15,7 @@ from distop.lake.rewriting.modes import IcebergOverwrite
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
 from distop.metastore.etcd.sync import SyncEtcd
-from distop.metastore.etcd.txn import Delete, Put, Txn
+from distop.metastore.etcd.txn import DeleteRange, Put, Txn
 from distop.metastore.records.record import encode
 from distop.metastore.records.table import Head, TableRecord
 from distop.metastore.tables.registry import table_puts
@@ -146,6 +146,6 @@ def test_credentials_of_a_dropped_table_do_not_open_the_next(catalog: EtcdCatalo
         store.txn(Txn(then=(Put(keys.table, encode(record)), Put(keys.head, head))))
         catalog._published(f"default.{name}")
         opened.append(catalog.file_io(f"{location}/metadata/0.metadata.json").properties)
-        store.txn(Txn(then=(Delete(keys.table), Delete(keys.head))))
+        store.txn(Txn(then=(DeleteRange(keys.table), DeleteRange(keys.head))))
     assert "s3.secret-access-key" in opened[0]
     assert "s3.secret-access-key" not in opened[1]

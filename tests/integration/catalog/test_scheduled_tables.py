@@ -10,7 +10,7 @@ import pytest
 from distop.catalog.catalog import EtcdCatalog
 from distop.catalog.naming import Naming
 from distop.metastore.etcd.sync import SyncEtcd
-from distop.metastore.etcd.txn import Delete, KeyValue
+from distop.metastore.etcd.txn import DeleteRange, KeyValue
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.record import encode_plain
 from distop.metastore.tables.schedules import (
@@ -64,7 +64,7 @@ def test_a_schedule_that_is_changed_during_a_rename_is_not_lost(
     add(store, old, "first")
     listed, told = Naming._settings, Future[None]()
 
-    def list_and_be_too_slow(self: Naming, keys: TableKeys) -> tuple[list[KeyValue], list[Delete]]:
+    def list_and_be_too_slow(self: Naming, keys: TableKeys) -> tuple[list[KeyValue], list[DeleteRange]]:
         found = listed(self, keys)
         if not told.done():
             told.set_result(None)
@@ -88,7 +88,7 @@ def test_watermarks_that_are_set_by_hand_during_a_rename_are_not_lost(
     old, new = keys_of(store, "flights"), keys_of(store, "departures")
     listed, set_by_hand = Naming._settings, encode_plain({"source": {"0": "7"}})
 
-    def list_and_be_too_slow(self: Naming, keys: TableKeys) -> tuple[list[KeyValue], list[Delete]]:
+    def list_and_be_too_slow(self: Naming, keys: TableKeys) -> tuple[list[KeyValue], list[DeleteRange]]:
         found = listed(self, keys)
         if not store.get(old.watermarks).exists:
             store.put(old.watermarks, set_by_hand)

@@ -29,7 +29,17 @@ from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.deadline import within
 from distop.metastore.etcd.embedded import EtcdProcess, free_port
 from distop.metastore.etcd.sync import SyncEtcd
-from distop.metastore.etcd.txn import MAX_OPS, Delete, Get, KeyValue, Put, Txn, absent, created_at, equals
+from distop.metastore.etcd.txn import (
+    MAX_OPS,
+    DeleteRange,
+    Get,
+    KeyValue,
+    Put,
+    Txn,
+    absent,
+    created_at,
+    equals,
+)
 from distop.metastore.etcd.watch import watch
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.records.names import prefix_end
@@ -251,7 +261,7 @@ def test_the_blocking_client_may_be_used_from_several_threads(etcd_config: EtcdC
         assert etcd.get(key).value == b"v"
         assert etcd.get_range(key, b"").revision >= revision
         assert [kv.key for kv in etcd.scan(etcd.keyspace.prefix, keys_only=True).kvs] == [key]
-        assert etcd.txn(Txn((equals(key, b"v"),), (Delete(key),))).succeeded
+        assert etcd.txn(Txn((equals(key, b"v"),), (DeleteRange(key),))).succeeded
         with pytest.raises(LeaseLost):
             etcd.put(key, b"", lease=99)
     etcd.close()

@@ -9,7 +9,7 @@ from enum import Enum
 from distop.errors import EtcdOutOfSpace, EtcdUnavailable, OutcomeUnknown
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.etcd.txn import Delete, Put, Txn, TxnResult
+from distop.metastore.etcd.txn import DeleteRange, Put, Txn, TxnResult
 
 
 class Fault(Enum):
@@ -44,7 +44,7 @@ class LossyClient(EtcdClient):
         return not self._faults
 
     async def txn(self, txn: Txn, *, timeout_s: float | None = None) -> TxnResult:
-        if not any(isinstance(op, Put | Delete | Txn) for op in txn.then):
+        if not any(isinstance(op, Put | DeleteRange | Txn) for op in txn.then):
             return await super().txn(txn, timeout_s=timeout_s)
         self.sent.append(txn)
         fault = self._faults.pop(0) if self._faults and self._meets(txn) else None
@@ -72,4 +72,4 @@ def puts(key: bytes) -> Callable[[Txn], bool]:
 
 def deletes(key: bytes) -> Callable[[Txn], bool]:
     """Whether a transaction would delete ``key`` by name."""
-    return lambda txn: any(isinstance(op, Delete) and op.key == key for op in txn.then)
+    return lambda txn: any(isinstance(op, DeleteRange) and op.key == key for op in txn.then)

@@ -21,7 +21,7 @@ from distop.executor.runner.options import RunnerOptions, ServedTypes
 from distop.executor.runner.runner import Runner
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.etcd.txn import Delete, Put, Txn
+from distop.metastore.etcd.txn import DeleteRange, Put, Txn
 from distop.metastore.members.installation import enter
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.operations.runs import Taken, index_puts, take_runner
@@ -85,8 +85,8 @@ async def set_state(client: EtcdClient, arg: OperationArg, state: bytes) -> None
 async def remove_operation(client: EtcdClient, arg: OperationArg) -> None:
     """Remove all its keys at once, as the finishing transaction of a small operation does."""
     keys = client.keyspace.operation(arg.id)
-    gone = Delete(keys.prefix, prefix_end(keys.prefix))
-    entries = (Delete(client.keyspace.active_operation(arg.id)), Delete(keys.waiting))
+    gone = DeleteRange(keys.prefix, prefix_end(keys.prefix))
+    entries = (DeleteRange(client.keyspace.active_operation(arg.id)), DeleteRange(keys.waiting))
     await client.txn(Txn(then=(gone, *entries)))
 
 

@@ -14,7 +14,7 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
 from distop.metastore.etcd.health import read_health
-from distop.metastore.etcd.txn import Delete, Put, Txn
+from distop.metastore.etcd.txn import DeleteRange, Put, Txn
 from support.etcd.etcds import enable_users
 from support.services.whole import Whole, whole, write_csv
 from support.waiting import eventually
@@ -62,7 +62,7 @@ async def test_an_installation_needs_its_own_keys_only(
         config = EtcdConfig(endpoints=(etcd.endpoint,), prefix=prefix, user="distop", password="secret")
         client = EtcdClient(config)
         try:
-            for forbidden in (Txn(then=(Put(OTHERS, b"1"),)), Txn(then=(Delete(OTHERS),))):
+            for forbidden in (Txn(then=(Put(OTHERS, b"1"),)), Txn(then=(DeleteRange(OTHERS),))):
                 with pytest.raises(EtcdDenied):
                     await client.txn(forbidden)
             async with whole(config, tmp_path, client) as service:

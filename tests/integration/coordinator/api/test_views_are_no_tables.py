@@ -14,7 +14,7 @@ from distop.coordinator.work.work import Work
 from distop.errors import TableExists, TableNotFound
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.etcd.txn import Delete, Put, Txn
+from distop.metastore.etcd.txn import DeleteRange, Put, Txn
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import ViewRecord
 from distop.operations.registry import Registry
@@ -61,4 +61,4 @@ async def test_the_doctor_knows_the_claims_of_views(
     await client.txn(Txn(then=(Put(key, encode(record)),)))
     assert "CLAIM_WITHOUT_TABLE" in await told()
     assert (await client.scan(client.keyspace.locations)).kvs == []
-    await client.txn(Txn(then=(Delete(key),)))
+    await client.txn(Txn(then=(DeleteRange(key),)))

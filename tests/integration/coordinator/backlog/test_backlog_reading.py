@@ -12,7 +12,7 @@ from distop.coordinator.backlog.reading import WINDOW, Reader
 from distop.metastore.backlog.batches import MAX_TOGETHER, WAITING, OrderingRecord
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.etcd.txn import Delete, Get, Op, Put, Txn, TxnResult
+from distop.metastore.etcd.txn import DeleteRange, Get, Op, Put, Txn, TxnResult
 from distop.metastore.records.record import encode
 from support.services.backlogs import record_of
 
@@ -55,7 +55,7 @@ class Table:
         names = [key[len(self._keys.backlog_prefix) :].decode() for key in gone]
         self._last = max([self._last, *names], key=str.encode)
         ordering = Put(self._keys.ordering, encode(OrderingRecord(last=self._last)))
-        await self._write(ordering, Put(self._keys.backlog_index, b"{}"), *(Delete(key) for key in gone))
+        await self._write(ordering, Put(self._keys.backlog_index, b"{}"), *(DeleteRange(key) for key in gone))
 
     async def _write(self, *ops: Op, told: bool = True) -> None:
         revision = (await self._client.txn(Txn(then=ops))).revision

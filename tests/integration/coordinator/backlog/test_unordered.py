@@ -13,7 +13,7 @@ from distop.coordinator.backlog import reading
 from distop.errors import BatchDiffers, NotFound, PreconditionFailed
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.etcd.txn import Delete, Txn
+from distop.metastore.etcd.txn import DeleteRange, Txn
 from distop.metastore.operations.retention import prune
 from distop.metastore.records.names import OperationId
 from support.etcd.jobs import mark
@@ -183,7 +183,7 @@ async def test_one_whose_operation_was_removed_is_found_by_the_doctor(yard: Yard
     waits = await client.get(keys.unordered("waiting", "a"))
     gone = waits.value.replace(b'"type"', b'"operation":"t/friend/9","type"')
     await client.put(keys.unordered("running", "a"), gone)
-    await client.txn(Txn(then=(Delete(waits.key),)))
+    await client.txn(Txn(then=(DeleteRange(waits.key),)))
     found = {one.code for one in (await yard.sdk.diagnose("t")).findings}
     assert "BATCH_WITHOUT_FLIGHT" in found
     await yard.sdk.diagnose("t", fix=True)

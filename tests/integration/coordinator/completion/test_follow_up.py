@@ -14,8 +14,8 @@ from distop.errors import InvalidArgument, RequestIdReused, UnknownOperationType
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.operations.runs import take_runner
 from distop.metastore.records.names import OperationId
-from distop.metastore.records.operation import FollowUp as FollowUpRecord
 from distop.metastore.records.operation import (
+    FollowUpArg,
     HistoryRecord,
     OperationArg,
     OperationOptions,
@@ -168,7 +168,7 @@ async def test_a_finish_whose_reply_is_lost_starts_one_that_saw_what_it_publishe
                 client,
                 partition_count=1,
                 watermarks={"s": {str(number): WatermarkMove(after="1")}},
-                then=FollowUpRecord(type="seer"),
+                then=FollowUpArg(type="seer"),
             )
             await mark(client, operation, "0")
             following = OperationId("t", "seer", number)

@@ -36,11 +36,11 @@ from distop.coordinator.doctor.rounds import Doctor, Examination
 from distop.coordinator.work.work import Work
 from distop.errors import TableNotFound
 from distop.lake.cleanup import inspection
-from distop.metastore.backlog.batches import BatchRecord, Block, OrderingRecord
+from distop.metastore.backlog.batches import BatchBlock, BatchRecord, OrderingRecord
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdBinary, EtcdProcess
-from distop.metastore.etcd.txn import Delete, Put, Txn
+from distop.metastore.etcd.txn import DeleteRange, Put, Txn
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.members.registration import change_own_record
 from distop.metastore.records.keyspace import OperationKeys
@@ -207,7 +207,7 @@ async def _flight_of_nothing(practice: Practice, operation: OperationId) -> None
 
 def _blocked_by(batch: str) -> Break:
     async def block(practice: Practice, operation: OperationId) -> None:
-        blocked = Block(batch=batch, code="BAD_ROW", error="line 3")
+        blocked = BatchBlock(batch=batch, code="BAD_ROW", error="line 3")
         await practice.put(practice.table.ordering, OrderingRecord(blocked=blocked))
         await _queue(practice, index=False)
 
@@ -690,7 +690,7 @@ async def test_parts_of_an_index_are_nobodys_litter(files: Practice, served: Who
     await served.at_rest()
     assert await files.examine(deep=True) == []
     history = files.table.history(OperationId.parse(operation.name))
-    await files.client.txn(Txn(then=(Delete(history),)))
+    await files.client.txn(Txn(then=(DeleteRange(history),)))
     assert await files.examine(deep=True) == []
 
 

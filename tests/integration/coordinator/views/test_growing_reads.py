@@ -10,7 +10,7 @@ from distop.coordinator.api.backlog import BacklogService
 from distop.coordinator.views.tables import read_table_message, read_table_messages
 from distop.metastore.backlog.batches import AppliedRecord, OrderingRecord
 from distop.metastore.etcd.client import LONG, EtcdClient
-from distop.metastore.etcd.txn import Delete, Op, Put, Txn
+from distop.metastore.etcd.txn import DeleteRange, Op, Put, Txn
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.operations.retention import SLACK, forget_batches
 from distop.metastore.operations.runs import take_runner
@@ -58,7 +58,7 @@ async def test_the_next_batch_of_a_table_costs_the_same_however_many_wait(counti
         assert counting.keys - before < 2 * LONG
 
     for gone in range(0, 500, 125):
-        await write(counting, [Delete(key) for key in keys[gone : gone + 125]])
+        await write(counting, [DeleteRange(key) for key in keys[gone : gone + 125]])
         if gone < 375:
             await look(names[gone + 125])
     for _ in range(2):  # another window is found
@@ -66,7 +66,9 @@ async def test_the_next_batch_of_a_table_costs_the_same_however_many_wait(counti
     await look(names[500])
     await publish(counting, ["a-late"])
     await look("a-late")
-    await write(counting, [Delete(counting.keyspace.table("t").backlog(name)) for name in [*names, "a-late"]])
+    await write(
+        counting, [DeleteRange(counting.keyspace.table("t").backlog(name)) for name in [*names, "a-late"]]
+    )
     for _ in range(2):
         assert (await read_table_message(counting, "t")).next_batch == ""
 

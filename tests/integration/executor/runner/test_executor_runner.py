@@ -13,7 +13,7 @@ from distop.executor.runner.options import RunnerOptions, ServedTypes
 from distop.executor.runner.waiting import WaitingOperations
 from distop.metastore.etcd.client import Listing
 from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.etcd.txn import Delete, Txn, TxnResult
+from distop.metastore.etcd.txn import DeleteRange, Txn, TxnResult
 from distop.metastore.operations.jobs import FAILED, SUCCESS
 from distop.metastore.records.member import MemberRecord
 from distop.metastore.records.names import prefix_end
@@ -99,7 +99,7 @@ async def test_keys_removed_by_hand_stop_the_jobs_and_the_runner_does_not_spin(
     keys = client.keyspace.operation(arg.id)
     async with runner(client, slots=2, max_operations=1):
         await eventually(lambda: len(traces(tmp_path, "holds")) == 2)
-        await client.txn(Txn(then=(Delete(keys.prefix, prefix_end(keys.prefix)),)))
+        await client.txn(Txn(then=(DeleteRange(keys.prefix, prefix_end(keys.prefix)),)))
         await eventually(lambda: len(traces(tmp_path, "cleaned")) == 2)
         await all_done(client, await start_operation(client))  # the only place is free again
         before = len(client.sent)

@@ -8,7 +8,7 @@ import pytest
 
 from distop.errors import BatchLate, PreconditionFailed
 from distop.metastore.backlog import queue as deciding
-from distop.metastore.backlog.batches import Block, OrderingRecord
+from distop.metastore.backlog.batches import BatchBlock, OrderingRecord
 from distop.metastore.backlog.queue import Queued
 from distop.metastore.etcd.txn import Put, Txn
 from distop.metastore.operations.retention import FORGET_BITE, forget_batches
@@ -65,7 +65,7 @@ async def test_a_decision_is_made_and_told_once(client: LossyClient, action: str
     """U2: also when its reply is lost, and when the caller repeats it after things have gone on."""
     await make_table(client)
     keys = client.keyspace.table("t")
-    before = OrderingRecord(gate="closed", awaiting="a", blocked=Block(batch="b", code="X"), last="a")
+    before = OrderingRecord(gate="closed", awaiting="a", blocked=BatchBlock(batch="b", code="X"), last="a")
     await stand(client, before)
     client.fail(fault, when=puts(keys.ordering))
     meant = "a" if action == "approve" else "b"
@@ -81,7 +81,7 @@ async def test_a_decision_is_made_and_told_once(client: LossyClient, action: str
     assert done[action]
     # Others have decided since, and the next batch waits for the same kind of decision.
     next_one = OrderingRecord(
-        gate="closed", awaiting="c", blocked=Block(batch="d", code="X"), decided=[*after.decided, "r2"]
+        gate="closed", awaiting="c", blocked=BatchBlock(batch="d", code="X"), decided=[*after.decided, "r2"]
     )
     await stand(client, next_one)
     repeated = await decide(client, action, meant, "r1")

@@ -16,7 +16,7 @@ from distop.metastore.etcd.client import EtcdClient, RangePage
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
 from distop.metastore.etcd.sync import SyncEtcd
-from distop.metastore.etcd.txn import Compare, Delete, Get, Op, Put, Txn
+from distop.metastore.etcd.txn import Compare, DeleteRange, Get, Op, Put, Txn
 from distop.metastore.records.names import prefix_end
 from explore.store import Store
 
@@ -30,7 +30,7 @@ ends = st.sampled_from([b"", b"", b"b", b"d", b"a"])
 values = st.sampled_from([b"", b"1", b"2"])
 ops: st.SearchStrategy[Op] = st.one_of(
     st.builds(Put, keys, values, st.sampled_from([0, 0, 0, ALIVE, ENDED])),
-    st.builds(Delete, keys, ends),
+    st.builds(DeleteRange, keys, ends),
     st.builds(Get, keys, ends, st.booleans(), st.sampled_from([0, 1])),
 )
 
@@ -123,8 +123,8 @@ class _Both:
                 return self._real(op)
             case Put():
                 return Put(self.prefix + op.key, op.value, self.leases[op.lease])
-            case Delete():
-                return Delete(self.prefix + op.key, op.end and self.prefix + op.end)
+            case DeleteRange():
+                return DeleteRange(self.prefix + op.key, op.end and self.prefix + op.end)
             case Get():
                 return Get(self.prefix + op.key, op.end and self.prefix + op.end, op.keys_only, op.limit)
 

@@ -20,7 +20,7 @@ from distop.errors import (
 )
 from distop.metastore.backlog.batches import DONE, OrderingRecord
 from distop.metastore.etcd.client import Listing
-from distop.metastore.etcd.txn import MAX_OPS, Delete, KeyValue, Put, Txn, TxnResult, unchanged
+from distop.metastore.etcd.txn import MAX_OPS, DeleteRange, KeyValue, Put, Txn, TxnResult, unchanged
 from distop.metastore.etcd.update import MAX_TRIES
 from distop.metastore.members.election import Epoch, campaign, resign
 from distop.metastore.members.lease import LeaseSession
@@ -511,7 +511,7 @@ class DyingClient(LossyClient):
     lives = 0
 
     async def txn(self, txn: Txn, *, timeout_s: float | None = None) -> TxnResult:
-        if any(isinstance(op, Delete) for op in txn.then):
+        if any(isinstance(op, DeleteRange) for op in txn.then):
             if not self.lives:
                 raise Killed
             self.lives -= 1

@@ -19,7 +19,7 @@ from distop.lake.cleanup import purge
 from distop.lake.layout.owner import take_folder
 from distop.metastore.etcd.client import EtcdClient, RangePage
 from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.etcd.txn import Delete, Put, Txn, TxnResult
+from distop.metastore.etcd.txn import DeleteRange, Put, Txn, TxnResult
 from distop.metastore.records.names import OperationId
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import DropRecord, LocationRecord, TableRecord
@@ -138,7 +138,7 @@ async def test_purging_needs_the_claim(sdk: AsyncClient, client: LossyClient, tm
     key = client.keyspace.location(table.location)
     standing = await client.get(key)
     for value in (b"", encode(LocationRecord(table="u", uuid="x"))):
-        await client.txn(Txn(then=(Put(key, value) if value else Delete(key),)))
+        await client.txn(Txn(then=(Put(key, value) if value else DeleteRange(key),)))
         with pytest.raises(LocationInUse if value else LocationNotOwned):
             await sdk.drop_table("t", purge=True)
     await client.put(key, standing.value)

@@ -15,7 +15,7 @@ from distop.coordinator.starting.planner import Planner
 from distop.coordinator.work.work import Work
 from distop.errors import ArgumentTooLarge, Busy, DeadlineExceeded
 from distop.metastore.operations.starting import StartRequest
-from distop.metastore.records.operation import FollowUp, WatermarkMove
+from distop.metastore.records.operation import FollowUpArg, WatermarkMove
 from distop.metastore.records.table import TableRecord
 from distop.operations import Plan, PlanRequest, Registry
 from support.waiting import eventually
@@ -154,7 +154,7 @@ def test_a_record_says_which_versions_can_carry_it_out(plan: Plan, layout: int) 
         Registry(()).get("noop"),
         plan,
         REQUEST.table,
-        FollowUp(type="noop"),
+        FollowUpArg(type="noop"),
         instance=1,
         request=StartRequest(table="t", type="noop", request_id="r", digest="d"),
         started_at=0.0,

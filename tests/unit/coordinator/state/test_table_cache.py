@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from distop.coordinator.state.caches import TableCache
-from distop.metastore.etcd.txn import Delete, Get, KeyValue, Put
+from distop.metastore.etcd.txn import DeleteRange, Get, KeyValue, Put
 from distop.metastore.records.keyspace import Keyspace
 
 KEYS = Keyspace().table("t")
@@ -31,7 +31,7 @@ def test_events_and_own_writes_change_it_in_the_order_of_revisions(cache: TableC
     assert cache.get(KEYS.run_ops) == KeyValue(KEYS.run_ops, b"{1}", 8, 2)
     assert cache.get(COUNTER) == KeyValue(COUNTER, b"2", 8, 8)
     cache.apply_put(KeyValue(COUNTER, b"3", 9, 8))
-    cache.apply_ops([Delete(KEYS.run_ops)], 10)
+    cache.apply_ops([DeleteRange(KEYS.run_ops)], 10)
     cache.apply_put(KeyValue(KEYS.run_ops, b"{1}", 8, 2))
     assert cache.get(KEYS.run_ops) == KeyValue.missing(KEYS.run_ops)
     assert cache.get(COUNTER) == KeyValue(COUNTER, b"3", 9, 8)

@@ -12,7 +12,7 @@ import pytest
 
 from distop.lake.index.lookup import narrowed_by
 from distop.lake.layout.schemas import parse_schema
-from distop.lake.predicates.binding import Column, predicate_of
+from distop.lake.predicates.binding import BoundColumn, predicate_of
 from distop.spark_jobs.tables import TableSnapshot, open_snapshot
 from support.tables.indexing import Indexing
 from support.tables.partition_values import append_values, by_partition, literal_of
@@ -22,7 +22,7 @@ ALL = frozenset({0, 1})
 
 
 def asked(**answers: dict[str, frozenset[int] | None]) -> Any:
-    def ask(column: Column, values: Collection[Any]) -> dict[str, frozenset[int] | None] | None:
+    def ask(column: BoundColumn, values: Collection[Any]) -> dict[str, frozenset[int] | None] | None:
         return answers.get(column.name)
 
     return ask

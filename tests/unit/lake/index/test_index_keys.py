@@ -12,7 +12,7 @@ import pytest
 
 from distop.lake.index.keys import bounded, key_of, keys_of
 from distop.lake.layout.schemas import parse_schema
-from distop.lake.predicates.binding import Comparison, predicate_of
+from distop.lake.predicates.binding import BoundComparison, predicate_of
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ from distop.lake.predicates.binding import Comparison, predicate_of
 def test_a_value_has_one_key_in_files_and_in_predicates(kind: str, value: Any, literal: str) -> None:
     schema = parse_schema({"c": kind})
     node = predicate_of(f"c = {literal}", schema).node
-    assert isinstance(node, Comparison)
+    assert isinstance(node, BoundComparison)
     [column] = schema.columns
     keys = keys_of(pa.array([value.as_py()], value.type), column.field_type)
     assert keys.to_pylist() == [key_of(node.value, column.field_type)]

@@ -33,7 +33,7 @@ def raised(text: str = "boom") -> Exception:
     raise AssertionError
 
 
-def kept(of: OperationArg) -> list[traces.Trace]:
+def kept(of: OperationArg) -> list[traces.StoredTrace]:
     return read_traces(of.location, {}, of.id, of.uuid)
 
 

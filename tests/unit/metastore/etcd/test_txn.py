@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from distop.metastore.etcd.txn import (
     Compare,
-    Delete,
+    DeleteRange,
     Get,
     KeyValue,
     Op,
@@ -29,7 +29,7 @@ COMPARES = st.one_of(
     st.builds(absent_range, KEYS, KEYS),
 )
 OPS: st.SearchStrategy[Op] = st.one_of(
-    st.builds(Put, KEYS, st.binary()), st.builds(Delete, KEYS, KEYS), st.builds(Get, KEYS)
+    st.builds(Put, KEYS, st.binary()), st.builds(DeleteRange, KEYS, KEYS), st.builds(Get, KEYS)
 )
 
 
@@ -81,7 +81,7 @@ def test_size_counts_every_byte_of_keys_and_values(txn: Txn) -> None:
                     count += total(op)
                 case Put():
                     count += len(op.key) + len(op.value)
-                case Delete() | Get():
+                case DeleteRange() | Get():
                     count += len(op.key) + len(op.end)
         return count
 

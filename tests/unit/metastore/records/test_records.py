@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distop.errors import CorruptRecord, InvalidArgument
-from distop.metastore.backlog.batches import AppliedRecord, BatchRecord, Block
+from distop.metastore.backlog.batches import AppliedRecord, BatchBlock, BatchRecord
 from distop.metastore.records.member import HeldUp, LeaderRecord, LongCall, MemberRecord
 from distop.metastore.records.operation import (
     ActiveRecord,
@@ -19,12 +19,12 @@ from distop.metastore.records.operation import (
     CompletionRecord,
     Effect,
     ErrorRecord,
-    Event,
     EventsRecord,
-    FollowUp,
+    FollowUpArg,
     HistoryRecord,
     JobRecord,
     OperationArg,
+    OperationEvent,
     OperationOptions,
     PauseRecord,
     QueuedRecord,
@@ -89,11 +89,11 @@ OPTIONS = st.builds(
 )
 MOVES = st.builds(WatermarkMove, before=st.one_of(st.none(), TEXT), after=TEXT)
 FOLLOW_UPS = st.recursive(
-    st.builds(FollowUp, type=TEXT, argument=st.dictionaries(TEXT, JSON, max_size=2), options=OPTIONS),
-    lambda inner: st.builds(FollowUp, type=TEXT, object=TEXT, then=inner),
+    st.builds(FollowUpArg, type=TEXT, argument=st.dictionaries(TEXT, JSON, max_size=2), options=OPTIONS),
+    lambda inner: st.builds(FollowUpArg, type=TEXT, object=TEXT, then=inner),
     max_leaves=3,
 )
-BLOCKS = st.builds(Block, batch=TEXT, code=TEXT, error=TEXT, operation=TEXT, at=FLOATS)
+BLOCKS = st.builds(BatchBlock, batch=TEXT, code=TEXT, error=TEXT, operation=TEXT, at=FLOATS)
 FIELDS: dict[typing.Any, st.SearchStrategy[typing.Any]] = {
     str: TEXT,
     int: INTEGERS,
@@ -110,16 +110,18 @@ FIELDS: dict[typing.Any, st.SearchStrategy[typing.Any]] = {
     ),
     OperationOptions: OPTIONS,
     RequestNote: st.builds(RequestNote, digest=TEXT, call=TEXT, forget_at=FLOATS),
-    FollowUp | None: st.one_of(st.none(), FOLLOW_UPS),
+    FollowUpArg | None: st.one_of(st.none(), FOLLOW_UPS),
     list[HeldUp]: st.lists(st.builds(HeldUp, operation=TEXT, what=TEXT, since=FLOATS), max_size=2),
     list[LongCall]: st.lists(st.builds(LongCall, table=TEXT, what=TEXT, since=FLOATS), max_size=2),
     list[int]: st.lists(INTEGERS, max_size=3),
-    list[Event]: st.lists(st.builds(Event, at=FLOATS, what=TEXT, by=TEXT, about=TEXT), max_size=2),
+    list[OperationEvent]: st.lists(
+        st.builds(OperationEvent, at=FLOATS, what=TEXT, by=TEXT, about=TEXT), max_size=2
+    ),
     SeriesNote | None: st.one_of(
         st.none(),
         st.builds(SeriesNote, name=TEXT, last=st.lists(st.builds(SeriesEntry, operation=TEXT), max_size=2)),
     ),
-    Block | None: st.one_of(st.none(), BLOCKS),
+    BatchBlock | None: st.one_of(st.none(), BLOCKS),
     BatchRecord | None: st.one_of(
         st.none(),
         st.builds(BatchRecord, type=TEXT, argument=st.dictionaries(TEXT, JSON, max_size=2), options=OPTIONS),

@@ -9,7 +9,7 @@ from typing import Any, cast
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from distop.metastore.etcd.txn import Delete, Put
+from distop.metastore.etcd.txn import DeleteRange, Put
 from distop.metastore.records.names import escape
 from distop.metastore.records.record import encode_plain
 from distop.metastore.records.watermarks import (
@@ -58,7 +58,7 @@ class Kept:
         written = sum(len(op.key) + (len(op.value) if isinstance(op, Put) else 0) for op in ops)
         assert written + len(encode_plain(recent)) <= REQUEST_BYTES
         for op in ops:
-            if isinstance(op, Delete):
+            if isinstance(op, DeleteRange):
                 del self.chunks[op.key]
             else:
                 self.chunks[op.key] = op.value

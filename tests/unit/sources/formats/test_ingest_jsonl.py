@@ -19,7 +19,7 @@ from distop.errors import BadRow
 from distop.sources.formats.bad_rows import Unconvertible
 from distop.sources.formats.jsonl import JsonObjects, is_blank
 from distop.sources.formats.reader import ReadColumns
-from distop.sources.formats.text_file import Block, LineCounter, TextRows, split_lines
+from distop.sources.formats.text_file import LineBlock, LineCounter, TextRows, split_lines
 from support.refusals import refused
 from support.sources.ingesting import Ingesting, quarantined
 
@@ -254,7 +254,7 @@ def test_a_number_that_python_does_not_have_is_a_bad_row(line: str, reason: str)
 
 
 def _convert(schema: pa.Schema, line: str) -> pa.Table:
-    block = Block(0, line.encode())
+    block = LineBlock(0, line.encode())
     rows = TextRows(block, LineCounter(BytesIO), split=split_lines, is_blank=is_blank)
     return JsonObjects(ReadColumns(schema, strict=False)).convert(rows)
 

@@ -14,7 +14,7 @@ import pytest
 from distop.errors import JobFailed
 from distop.sources.formats.bad_rows import Unconvertible
 from distop.sources.formats.types import (
-    UnsupportedType,
+    UnrepresentableType,
     convert,
     convertible,
     json_type,
@@ -60,7 +60,7 @@ def test_a_table_holds_all_values_of_a_source_type(source: pa.DataType, expected
 
 @pytest.mark.parametrize("dtype", [pa.duration("s"), pa.decimal256(50, 2), pa.month_day_nano_interval()])
 def test_types_without_a_place_in_a_table_are_refused(dtype: pa.DataType) -> None:
-    with pytest.raises(UnsupportedType):
+    with pytest.raises(UnrepresentableType):
         table_type(dtype)
 
 
@@ -193,10 +193,10 @@ def test_what_no_value_survives_is_no_bad_row() -> None:
 
 def test_text_formats_cannot_carry_everything() -> None:
     for dtype in (pa.large_binary(), pa.uuid(), pa.large_list(TEXT)):
-        with pytest.raises(UnsupportedType):
+        with pytest.raises(UnrepresentableType):
             text_type(dtype)
     for dtype in (pa.large_binary(), pa.map_(TEXT, TEXT), pa.struct([("x", pa.large_binary())])):
-        with pytest.raises(UnsupportedType):
+        with pytest.raises(UnrepresentableType):
             json_type(dtype)
 
 
@@ -301,7 +301,7 @@ def test_decimals_are_the_same_numbers_in_csv_and_json(ingesting: Ingesting) -> 
 
 
 def test_a_struct_without_fields_has_no_place_in_a_table() -> None:
-    with pytest.raises(UnsupportedType, match="without any key"):
+    with pytest.raises(UnrepresentableType, match="without any key"):
         table_type(pa.list_(pa.struct([])))
 
 
