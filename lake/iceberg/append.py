@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.table import TableProperties
@@ -41,7 +41,7 @@ from distop.lake.iceberg.branches import check_carried
 from distop.lake.iceberg.columns import fitted
 from distop.lake.iceberg.content import is_live, named, only_replaced, writer_of
 from distop.lake.iceberg.metadata_files import TableFile
-from distop.lake.iceberg.provenance import provenance
+from distop.lake.iceberg.provenance import DEPENDENT, provenance
 from distop.lake.iceberg.snapshots import Draft, merged, snapshot_id_of
 from distop.lake.iceberg.takeover import JobsOutput, manifests_of, output_of_jobs, take_over
 from distop.lake.layout.model import Layout, file_io
@@ -73,6 +73,10 @@ class IcebergStep(TransactionalStep):
     Argument: ``expectedSnapshotId`` (optional): the table's current snapshot when the operation began,
     ``None`` if it had none. If given, a table that has moved since is refused (P6).
     """
+
+    dependent: ClassVar[bool] = True
+    """Whether what it does depends on what the table holds. Then the publication of a branch puts none of its
+    snapshots on other content, not even one that only adds files."""
 
     def prepare(self, context: FinishContext) -> Contribution:
         """See :class:`TransactionalStep`.
@@ -110,6 +114,8 @@ class IcebergStep(TransactionalStep):
             if change is None:
                 location = draft.write()
             else:
+                if self.dependent and change.summary.operation == Operation.APPEND:
+                    properties[DEPENDENT] = "true"
                 change.summary.additional_properties.update(properties)
                 location = draft.add_snapshot(
                     snapshot_id,
@@ -177,6 +183,8 @@ def head_conflict(arg: OperationArg, expected: int | None, found: Snapshot | Non
 
 class IcebergAppend(IcebergStep):
     """Adds the operation's files to the table's present content."""
+
+    dependent: ClassVar[bool] = False
 
     def change(
         self, draft: Draft, layout: Layout, output: JobsOutput, snapshot_id: int

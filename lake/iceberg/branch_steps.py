@@ -26,7 +26,7 @@ from distop.lake.iceberg.append import added_counts, dropped_metadata
 from distop.lake.iceberg.branches import unpublished
 from distop.lake.iceberg.content import is_live, named, writer_of
 from distop.lake.iceberg.metadata_files import TableFile
-from distop.lake.iceberg.provenance import BATCHES, moves_of, provenance
+from distop.lake.iceberg.provenance import BATCHES, DEPENDENT, moves_of, provenance
 from distop.lake.iceberg.snapshots import Draft, merged, snapshot_id_of
 from distop.lake.iceberg.takeover import JobsOutput, manifests_of
 from distop.lake.layout.model import file_io
@@ -48,8 +48,16 @@ class Rebased:
 
 
 def only_appends(snapshots: Sequence[Snapshot]) -> bool:
-    """Whether all of them only added rows: then the rest of the table does not matter."""
-    return all(one.summary is not None and one.summary.operation == Operation.APPEND for one in snapshots)
+    """Whether all of them only added rows, and would have on any content of the table.
+
+    Of snapshots of other programs Iceberg's operation is all that is known.
+    """
+    return all(
+        one.summary is not None
+        and one.summary.operation == Operation.APPEND
+        and DEPENDENT not in one.summary.additional_properties
+        for one in snapshots
+    )
 
 
 def rebased(draft: Draft, snapshots: Sequence[Snapshot], snapshot_id: int) -> Rebased:

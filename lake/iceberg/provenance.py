@@ -34,10 +34,24 @@ REQUEST = "distop.request"
 """The request that started it, if its caller has chosen the id: ``{"id": ..., "digest": ..., ...}``."""
 INSTEAD_OF = "distop.instead-of"
 """The earlier operation in place of whose files it has added its own."""
+DEPENDENT = "distop.dependent"
+"""``true`` if it only added files because of what the table held: a merge that found none of its keys, or an
+overwrite of partitions without rows. On other content its operation might have done more."""
 FOREIGN_REQUEST = "distop.request-id"
 """The request id that another program has given its commit."""
 
-OURS = (WATERMARKS, WATERMARKS_BEFORE, OPERATION, UUID, STARTED_BY, BATCHES, UNORDERED, REQUEST, INSTEAD_OF)
+OURS = (
+    WATERMARKS,
+    WATERMARKS_BEFORE,
+    OPERATION,
+    UUID,
+    STARTED_BY,
+    BATCHES,
+    UNORDERED,
+    REQUEST,
+    INSTEAD_OF,
+    DEPENDENT,
+)
 """All of these properties: readers trust them, so no other program may write them."""
 
 _KEEP = "roll back with --watermarks keep; what is ingested again then needs --reingest"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
+from typing import ClassVar
 
 from pyiceberg.table.snapshots import REMOVED_DELETE_FILES, Operation, Summary, update_snapshot_summaries
 
@@ -128,6 +129,8 @@ class IcebergAppendIfEmpty(IcebergAppend):
     Other concurrent changes, such as of the table's properties, are kept.
     """
 
+    dependent: ClassVar[bool] = True
+
     def check(self, draft: Draft, layout: Layout, output: JobsOutput, arg: OperationArg) -> None:
         """Refuse a table with data."""
         found = data_of(draft.file, draft.io)
@@ -137,6 +140,8 @@ class IcebergAppendIfEmpty(IcebergAppend):
 
 class IcebergAppendOrIgnore(IcebergAppend):
     """Adds the operation's files to an empty table, and changes no other (P5, ignore)."""
+
+    dependent: ClassVar[bool] = True
 
     def prepare(self, context: FinishContext) -> Contribution:
         """See :class:`IcebergStep`."""

@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 
 from pyiceberg.manifest import DataFile, ManifestFile
 from pyiceberg.table import FileScanTask
-from pyiceberg.table.snapshots import Operation
 
 from distop.commit.contract import Contribution, FinishContext
 from distop.errors import CorruptRecord, PreconditionFailed
@@ -90,11 +89,7 @@ class IcebergDelete(IcebergStep):
                 f"{changed.read} rows it has removed {changed.removed}, and it has written {output.rows}"
             )
         added = take_over(draft, layout, output, snapshot_id)
-        operation = Operation.DELETE
-        if output.files:
-            operation = Operation.OVERWRITE if replaced.files else Operation.APPEND
-        facts = self.row_facts(found, changed)
-        return replaced.replaced_by(draft, output, added, snapshot_id, facts, operation)
+        return replaced.replaced_by(draft, output, added, snapshot_id, self.row_facts(found, changed))
 
     def row_facts(self, found: Concerned, changed: Changed) -> dict[str, Any]:
         """Facts about the rows."""

@@ -96,14 +96,12 @@ class Replaced:
         added: Sequence[ManifestFile],
         snapshot_id: int,
         facts: Mapping[str, Any],
-        operation: Operation = Operation.OVERWRITE,
     ) -> SnapshotContent:
-        """The content of a snapshot with the operation's files in place of the removed ones.
-
-        Also if none was removed it is an overwrite: an append may be rebased on what others have added since,
-        which this was to replace.
-        """
+        """The content of a snapshot with the operation's files in place of the removed ones."""
         parent = draft.base.current_snapshot()
+        operation = Operation.OVERWRITE if output.files else Operation.DELETE
+        if output.files and not self.files:
+            operation = Operation.APPEND
         summary = update_snapshot_summaries(
             Summary(operation=operation, **added_counts(output), **self.counts()),
             parent.summary if parent else None,

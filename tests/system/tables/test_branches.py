@@ -140,7 +140,9 @@ async def test_what_was_appended_to_a_branch_is_put_on_what_others_have_written(
 
     await service.succeeds("rollback", snapshot=last.facts["snapshotId"])
     assert await service.ingested() == ["a", "d"]
-    (await service.ingest(service.source("b", 100), branch="audit", mode="overwrite")).raise_for_outcome()
+    # It finds none of its keys, and only adds rows.
+    merge: dict[str, Any] = {"mode": "merge", "keys": ["id"]}
+    (await service.ingest(service.source("b", 100), branch="audit", **merge)).raise_for_outcome()
     (await service.ingest(service.source("e", 300))).raise_for_outcome()
     refused = await service.run("publish_branch", branch="audit", on_conflict="rebase")
     assert error_of(refused).code == "HEAD_CONFLICT"

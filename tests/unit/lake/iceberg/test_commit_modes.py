@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from pyiceberg.manifest import ManifestEntryStatus
-from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import RemoveSchemasUpdate, SetSnapshotRefUpdate
 
 from distop.errors import HeadConflict, PreconditionFailed, TableNotEmpty
@@ -76,14 +75,6 @@ def test_ten_files_of_a_partition_then_three_leave_three(table: Table) -> None:
     table.publish(table.staged(*([of_kinds(100 + i, "a")] for i in range(3))), IcebergOverwritePartitions())
     assert len(table.data_files()) == 10 + 3
     assert table.ids() == [*range(1, 20, 2), 100, 101, 102]
-
-
-def test_overwriting_partitions_that_held_nothing_is_no_append(table: Table) -> None:
-    """P5: an append may be rebased on rows that others have added since, which this was to replace."""
-    table.publish(table.staged([of_kinds(0, "a")]))
-    table.publish(table.staged([of_kinds(10, "b")]), IcebergOverwritePartitions())
-    assert table.operation() == Operation.OVERWRITE
-    assert table.ids() == [0, 10]
 
 
 def test_manifests_of_other_partitions_are_not_rewritten(table: Table) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import nullcontext
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from itertools import combinations, pairwise
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from pyiceberg.table.snapshots import Operation
 
 from distop.errors import AlreadyIngested, ArgumentTooLarge, HeadConflict, JobFailed
+from distop.lake.iceberg.branch_steps import IcebergPublishBranch
 from distop.lake.layout.model import Layout
 from distop.lake.layout.schemas import parse_schema
 from distop.lake.rewriting import plan as deleting_files
@@ -135,6 +137,32 @@ def test_it_is_refused_when_others_have_written_meanwhile(table: Ingesting) -> N
         table.finish(arg, jobs)
     assert "rebase" not in refused.value.hint
     assert table.rows("id", "n") == [(1, 1), (2, 5)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "then"),
+    [
+        ({"mode": "merge", "keys": ["id"]}, [(1, 1, "a"), (2, 5, "b")]),
+        ({"mode": "merge", "keys": ["id"], "delete_where": "n == 20"}, [(1, 1, "a"), (2, 5, "b")]),
+        ({"mode": "overwrite_partitions"}, [(1, 1, "a"), (2, 5, "b")]),
+        ({"mode": "append"}, [(1, 1, "a"), (2, 20, "b"), (2, 5, "b")]),
+    ],
+)
+def test_what_found_nothing_to_replace_on_a_branch_is_not_put_on_other_rows(
+    table: Ingesting, changes: dict[str, Any], then: list[Any]
+) -> None:
+    """P5, P6: neither if it only added rows, or none; to Iceberg its snapshot is an append all the same."""
+    merge(table, [row(1, 1)])
+    path = written(table.folder / "aside", "1.jsonl", [row(2, 20, "b")])
+    table.ingest(paths=path, branch="b", **changes)
+    recorded = table.table.iceberg().metadata.snapshots[-1].summary
+    assert recorded is not None
+    assert recorded.operation == Operation.APPEND
+    table.ingest(paths=written(table.folder / "other", "1.jsonl", [row(2, 5, "b")]))
+    publish = IcebergPublishBranch({"branch": "b", "onConflict": "rebase"})
+    with nullcontext() if changes["mode"] == "append" else pytest.raises(HeadConflict, match="are appends"):
+        table.table.publish(table.table.start(0), publish)
+    assert table.rows("id", "n", "part") == then
 
 
 def test_rows_in_partitions_of_numbers_are_found(tmp_path: Path) -> None:
