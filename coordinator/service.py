@@ -139,7 +139,7 @@ class Coordinator:
         caches, admission = LeaderCaches(), Admission()
         following = self._following = Following(client, caches.leaders)
         policies = Policies(client, self.config.identity.admins)
-        gate = Gate(policies, self.config.identity, Denials(client))
+        gate = Gate(policies, registry, self.config.identity, Denials(client))
         tls = Tls(self.config.tls) if self.config.tls.cert else None
         web = web_of(following, gate, tls) if web_of is not None else None
         catalog = self._catalog(registry, gate, tls)

@@ -10,6 +10,7 @@ from distop.operations.api import (
     OperationView,
     Plan,
     PlanRequest,
+    Role,
     Scope,
 )
 from distop.operations.job import JobContext
@@ -24,6 +25,7 @@ __all__ = [
     "PlanRequest",
     "Registry",
     "Retry",
+    "Role",
     "Scope",
     "WatermarkMove",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, IntEnum
 from typing import Any, ClassVar
 
 from distop.errors import InvalidArgument
@@ -21,6 +21,19 @@ from distop.metastore.records.operation import (
 )
 from distop.metastore.records.table import Head, IndexRecord, TableRecord
 from distop.operations.job import JobContext
+
+
+class Role(IntEnum):
+    """What a caller may do on a table. Each may do what those before it may."""
+
+    READER = 1
+    """Look."""
+    OPERATOR = 2
+    """Start, cancel, pause, resume, enqueue, approve, schedule."""
+    WRITER = 3
+    """Create and alter tables, move watermarks, write from a program, delete rows."""
+    ADMIN = 4
+    """Drop, resolve, drain, repair, grant."""
 
 
 class Scope(Enum):
@@ -122,6 +135,8 @@ class DistributedOperation(ABC):
     effect: ClassVar[Effect] = Effect.REPLACES
     """Its effect on the table. Types with compatible effects may run concurrently; see
     :func:`~distop.metastore.records.operation.may_run_together`."""
+    role: ClassVar[Role] = Role.OPERATOR
+    """The role that a caller needs on the table to have an operation of the type started, at least."""
     compatible_types: ClassVar[frozenset[str]] = frozenset()
     """Further types that may run on the same table concurrently (each must name the other)."""
     can_fail: ClassVar[bool] = True

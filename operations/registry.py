@@ -13,7 +13,7 @@ from importlib.metadata import EntryPoint, entry_points
 from distop.errors import InvalidArgument, UnknownOperationType
 from distop.metastore.records.names import check_type
 from distop.metastore.records.operation import Retry, may_run_together
-from distop.operations.api import DistributedOperation
+from distop.operations.api import DistributedOperation, Role
 
 GROUP = "distop.operations"
 VARIABLE = "DISTOP_OPERATIONS"
@@ -127,6 +127,8 @@ class Registry:
             check_type(kind.type)
             if not isinstance(kind.retry, Retry):
                 raise InvalidArgument(f"retry of operation type {name!r} is no distop.operations.Retry")
+            if not isinstance(kind.role, Role):
+                raise InvalidArgument(f"role of operation type {name!r} is no distop.operations.Role")
             _let_log(kind)
             self._loaded[name] = kind()
         return self._loaded[name]

@@ -16,7 +16,7 @@ from distop.commit.contract import IGNORED, Contribution, FinishContext, Transac
 from distop.errors import AlreadyIngested, PreconditionFailed, StreamGap, WriteTooOld
 from distop.lake.writing.prepared import LIST, MAX_AGE_S, TYPE, age_of
 from distop.metastore.records.operation import Effect, OperationArg, StepRecord, WatermarkMove
-from distop.operations.api import DistributedOperation, Plan, PlanRequest, Scope
+from distop.operations.api import DistributedOperation, Plan, PlanRequest, Role, Scope
 from distop.operations.arguments import invalid, parse
 from distop.operations.job import JobContext
 from distop.spark_jobs.ingest.argument import DEFAULT_ON_CONFLICT, steps_of
@@ -64,6 +64,7 @@ class Write(DistributedOperation):
     type = TYPE
     scope = Scope.PER_OBJECT
     effect = Effect.APPENDS
+    role = Role.WRITER  # the rows come from the caller's own program
     stages_files = True
     nested_files = True
 

@@ -9,9 +9,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 
 from distop.coordinator.access.policy import EVERYTHING, GROUP, MAX_TEXT_BYTES, Held
-from distop.coordinator.access.rights import Role
 from distop.errors import Unauthenticated
 from distop.metastore.records.names import unreadable
+from distop.operations.api import Role
 
 
 @dataclass(frozen=True, slots=True)

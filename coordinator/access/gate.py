@@ -18,7 +18,7 @@ from typing import Any
 from distop.coordinator.access.authentication import Authentication, IdentityConfig, Proof
 from distop.coordinator.access.callers import Caller
 from distop.coordinator.access.policy import ALL, changed, held_by
-from distop.coordinator.access.rights import RIGHTS, Role, Scope, claims, required
+from distop.coordinator.access.rights import RIGHTS, Scope, claims, required
 from distop.errors import (
     CorruptRecord,
     DistopError,
@@ -34,6 +34,8 @@ from distop.metastore.etcd.watch import watch
 from distop.metastore.members.installation import GrantRecord, PolicyRecord, change_policy, read_policy
 from distop.metastore.records.names import OperationId, check_table_name
 from distop.metastore.tables.audit import Actor, Denials, acting, audit_put
+from distop.operations.api import Role
+from distop.operations.registry import Registry
 from distop.process.followers import kept_running
 
 log = logging.getLogger(__name__)
@@ -150,9 +152,13 @@ class Gate:
     """Lets calls pass, or raises the reason."""
 
     def __init__(
-        self, policies: Policies, config: IdentityConfig | None = None, denials: Denials | None = None
+        self,
+        policies: Policies,
+        registry: Registry,
+        config: IdentityConfig | None = None,
+        denials: Denials | None = None,
     ) -> None:
-        self.policies = policies
+        self.policies, self._registry = policies, registry
         self._denials = denials
         self._authentication = Authentication(config or IdentityConfig())
 
@@ -177,9 +183,9 @@ class Gate:
         who = _named(await self.caller(proof), request)
         acting.set(Actor(who.subject, who.claimed, who.address))
         try:
-            check(who, method, request)
+            check(who, method, request, self._registry)
         except REFUSALS as refusal:
-            what = required(method, request).name if method in RIGHTS else ""
+            what = required(method, request, self._registry).name if method in RIGHTS else ""
             await self.denied(method.rpartition("/")[2], refusal, target=what)
             raise
         return who
@@ -218,11 +224,11 @@ class Gate:
         return Caller(identity, address=proof.address, held=held)
 
 
-def check(who: Caller, method: str, request: Any) -> None:
+def check(who: Caller, method: str, request: Any, registry: Registry) -> None:
     """Raise an error unless the caller may make this call."""
     if method not in RIGHTS:
         raise PermissionDenied(f"the right for {method} is not defined")
-    needed = required(method, request)
+    needed = required(method, request, registry)
     match needed.scope:
         case Scope.CALLER:
             return

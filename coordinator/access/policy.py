@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from distop.coordinator.access.rights import Role
 from distop.errors import InvalidArgument, PreconditionFailed
 from distop.metastore.members.installation import GrantRecord, PolicyRecord
 from distop.metastore.records.names import unreadable
 from distop.metastore.records.record import encode
+from distop.operations.api import Role
 
 GROUP = "group:"
 """Prefix of a group's name in a grant."""

@@ -6,22 +6,15 @@ A right is a role on a table, or on everything. :func:`required` says which, of 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from enum import Enum, IntEnum
+from enum import Enum
 from typing import Any
 
-
-class Role(IntEnum):
-    """Each may do what those before it may."""
-
-    READER = 1
-    """Look."""
-    OPERATOR = 2
-    """Start, cancel, pause, resume, enqueue, approve, schedule."""
-    WRITER = 3
-    """Create and alter tables, move watermarks, write from a program, delete rows."""
-    ADMIN = 4
-    """Drop, resolve, drain, repair, grant."""
+from distop.errors import DistopError
+from distop.metastore.records.names import check_type
+from distop.operations.api import Role
+from distop.operations.registry import Registry
 
 
 class Scope(Enum):
@@ -50,7 +43,7 @@ class Right:
     """The field of the request that names the table or operation."""
     otherwise: Scope | None = None
     """The scope where that field is empty, if it may be."""
-    raised: Callable[[Any], Role] | None = None
+    raised: Callable[[Any, Registry], Role] | None = None
     """What a request needs that asks for more than others of its method."""
 
 
@@ -64,24 +57,21 @@ class Required:
     """Of the table or operation, as the caller has written it."""
 
 
-WRITE_TYPES = frozenset({"write", "ingest_dataframe", "delete"})
-"""Operations whose rows come from the caller's own program, and those that may empty a table."""
+def _of_types(request: Any, registry: Registry) -> Role:
+    """Of a start, and of all that is to follow it. A type that is unknown here is refused later."""
+    role = Role.OPERATOR
+    with suppress(DistopError):
+        role = registry.get(check_type(request.type)).role
+    if "then" in request.DESCRIPTOR.fields_by_name and request.HasField("then"):
+        return max(role, _of_types(request.then, registry))
+    return role
 
 
-def _of_types(request: Any) -> Role:
-    """Of a start, and of all that is to follow it."""
-    while request.type not in WRITE_TYPES:
-        if "then" not in request.DESCRIPTOR.fields_by_name or not request.HasField("then"):
-            return Role.OPERATOR
-        request = request.then
-    return Role.WRITER
-
-
-def _of_backlog(request: Any) -> Role:
+def _of_backlog(request: Any, registry: Registry) -> Role:
     return Role.ADMIN if request.action in ("skip", "remove") else Role.OPERATOR
 
 
-def _of_fix(request: Any) -> Role:
+def _of_fix(request: Any, registry: Registry) -> Role:
     return Role.ADMIN if request.fix else Role.READER
 
 
@@ -139,12 +129,15 @@ OPEN = ("/grpc.health.v1.Health/", "/grpc.reflection.v1alpha.ServerReflection/")
 """What the names of methods begin with that need none: they tell whether the service is up, and its API."""
 
 
-def required(method: str, request: Any) -> Required:
-    """What this request needs. Raises :class:`KeyError` for a method that is not in the table."""
+def required(method: str, request: Any, registry: Registry) -> Required:
+    """What this request needs, also for the operation types that it names.
+
+    Raises :class:`KeyError` for a method that is not in the table.
+    """
     right = RIGHTS[method]
     name = getattr(request, right.field) if right.field else ""
     scope = right.scope if name or right.otherwise is None else right.otherwise
-    role = max(right.role, right.raised(request)) if right.raised is not None else right.role
+    role = max(right.role, right.raised(request, registry)) if right.raised is not None else right.role
     return Required(role, scope, name if scope is right.scope else "")
 
 

@@ -12,11 +12,11 @@ import grpc.aio
 from distop.coordinator.access.callers import caller
 from distop.coordinator.access.gate import Gate
 from distop.coordinator.access.policy import changed, is_of
-from distop.coordinator.access.rights import Role
 from distop.errors import PreconditionFailed
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.members.installation import GrantRecord, PolicyRecord, change_policy
 from distop.metastore.tables.audit import audit_put, prune_softly
+from distop.operations.api import Role
 from distop.proto import distop_pb2 as pb
 from distop.proto import distop_pb2_grpc
 from distop.proto.json_text import to_json

@@ -62,7 +62,7 @@ async def start_server(
 
     Raises :class:`~distop.errors.Unavailable` when the address cannot be bound.
     """
-    gate = gate or Gate(Policies(client))
+    gate = gate or Gate(Policies(client), planner.registry)
     server = grpc.aio.server(
         interceptors=[CallInterceptor(gate, Callers(limits))],
         options=OPTIONS if tls is None else [*OPTIONS, *_AGES],

@@ -24,9 +24,9 @@ from pyiceberg.view.metadata import ViewVersion
 
 from distop.catalog.catalog import EtcdCatalog
 from distop.catalog.view_metadata import ViewRequirement, ViewUpdate
-from distop.coordinator.access.rights import Role
 from distop.coordinator.rest import namespaces, tables, views
 from distop.coordinator.rest.calls import Call, Reply
+from distop.operations.api import Role
 
 
 def _hyphens(name: str) -> str:

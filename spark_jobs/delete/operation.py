@@ -10,7 +10,7 @@ import msgspec
 from distop.errors import PreconditionFailed
 from distop.metastore.records.operation import Effect, OperationArg, StepRecord
 from distop.metastore.records.record import convert
-from distop.operations.api import DistributedOperation, Plan, PlanRequest
+from distop.operations.api import DistributedOperation, Plan, PlanRequest, Role
 from distop.operations.arguments import invalid
 from distop.operations.job import JobContext
 from distop.spark_jobs.delete.argument import DeleteArgument, parse_argument
@@ -30,6 +30,7 @@ class Delete(DistributedOperation):
 
     type = "delete"
     effect = Effect.DELETES
+    role = Role.WRITER  # it may empty a table
     stages_files = True
 
     def plan(self, request: PlanRequest) -> Plan:

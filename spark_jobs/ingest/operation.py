@@ -8,7 +8,7 @@ from typing import Any
 from distop.lake.layout.staging import RULES
 from distop.metastore.records.operation import Effect, OperationArg, StepRecord
 from distop.metastore.records.table import TableRecord
-from distop.operations.api import DistributedOperation, Plan, PlanRequest, Scope
+from distop.operations.api import DistributedOperation, Plan, PlanRequest, Role, Scope
 from distop.operations.arguments import invalid
 from distop.operations.job import JobContext
 from distop.sources.formats.files import MAX_PATHS
@@ -168,6 +168,7 @@ class DataFrameIngest(Ingest):
 
     type = "ingest_dataframe"
     scope = Scope.SINGLE
+    role = Role.WRITER  # the rows come from the caller's own program
     hosted = True
 
     def __init__(self, frame: Any = None) -> None:

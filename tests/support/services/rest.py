@@ -86,9 +86,9 @@ def rest_door(etcd: EtcdConfig, folder: Path, identity: IdentityConfig | None = 
     thread = LoopThread("rest-catalog")
 
     async def start() -> tuple[EtcdClient, RestCatalog]:
-        client, known = EtcdClient(etcd), identity or IdentityConfig()
-        gate = Gate(Policies(client, known.admins), known)
-        made = RestCatalog("127.0.0.1:0", etcd, Registry(()), warehouse, gate)
+        client, known, registry = EtcdClient(etcd), identity or IdentityConfig(), Registry(())
+        gate = Gate(Policies(client, known.admins), registry, known)
+        made = RestCatalog("127.0.0.1:0", etcd, registry, warehouse, gate)
         await made.start()
         return client, made
 

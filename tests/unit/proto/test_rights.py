@@ -5,8 +5,20 @@ from __future__ import annotations
 import pytest
 from google.protobuf.message_factory import GetMessageClass
 
-from distop.coordinator.access.rights import RIGHTS, Role, Scope, required
+from distop.coordinator.access.rights import RIGHTS, Scope, required
+from distop.operations import Registry, Role
+from distop.operations.noop import Noop
 from distop.proto import distop_pb2 as pb
+
+
+class Emptying(Noop):
+    """A user's type that not every operator is to start."""
+
+    type = "emptying"
+    role = Role.ADMIN
+
+
+REGISTRY = Registry([f"{__name__}:Emptying"])
 
 METHODS = {
     f"/{service.full_name}/{method.name}": method
@@ -23,7 +35,7 @@ def test_every_method_needs_a_right_and_names_what_it_is_needed_on() -> None:
         named = right.scope in (Scope.TABLE, Scope.OPERATION, Scope.NEW_TABLE)
         assert (right.field in fields) == named, name
         assert right.otherwise is None or right.field, name
-        assert required(name, GetMessageClass(METHODS[name].input_type)()).role >= right.role
+        assert required(name, GetMessageClass(METHODS[name].input_type)(), REGISTRY).role >= right.role
 
 
 @pytest.mark.parametrize(
@@ -43,6 +55,12 @@ def test_every_method_needs_a_right_and_names_what_it_is_needed_on() -> None:
             Role.WRITER,
         ),
         ("OperationService/StartOperation", pb.StartOperationRequest(table="t", type="delete"), Role.WRITER),
+        ("OperationService/StartOperation", pb.StartOperationRequest(table="t", type="emptying"), Role.ADMIN),
+        (
+            "OperationService/StartOperation",
+            pb.StartOperationRequest(table="t", type="?"),
+            Role.OPERATOR,
+        ),
         ("ScheduleService/AddSchedule", pb.AddScheduleRequest(table="t", type="delete"), Role.WRITER),
         (
             "BacklogService/ControlBacklog",
@@ -55,4 +73,4 @@ def test_every_method_needs_a_right_and_names_what_it_is_needed_on() -> None:
     ],
 )
 def test_a_request_that_asks_for_more_needs_more(method: str, request_: object, role: Role) -> None:
-    assert required(f"/distop.v1.{method}", request_).role is role
+    assert required(f"/distop.v1.{method}", request_, REGISTRY).role is role

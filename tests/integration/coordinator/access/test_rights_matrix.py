@@ -9,9 +9,10 @@ import pytest_asyncio
 
 from distop.client import AsyncClient, Credentials, Grant
 from distop.coordinator.access.authentication import IdentityConfig
-from distop.coordinator.access.rights import RIGHTS, Role, Scope, required
+from distop.coordinator.access.rights import RIGHTS, Scope, required
 from distop.errors import DistopError
 from distop.metastore.etcd.config import EtcdConfig
+from distop.operations import Registry, Role
 from support.services.coordinators import Service, config_of, running
 from support.services.doors import request_of, told
 from support.services.tokens import token_file, token_of
@@ -55,7 +56,7 @@ def name_for(method: str, role: str) -> str:
 def expected(method: str, role: Role, *, everywhere: bool, mine: bool) -> str:
     """The code that the call is refused by; empty: the gate lets it in."""
     request = request_of(method, name_for(method, "reader"))
-    needed = required(method, request)
+    needed = required(method, request, Registry(()))
     if needed.scope is Scope.EVERYTHING and not everywhere:
         return "PERMISSION_DENIED"
     if needed.scope in (Scope.SEEN, Scope.CALLER):

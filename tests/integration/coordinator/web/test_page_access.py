@@ -11,11 +11,12 @@ import pytest_asyncio
 
 from distop.client import AsyncClient, Credentials, Grant
 from distop.coordinator.access.authentication import IdentityConfig
-from distop.coordinator.access.rights import RIGHTS, Role, Scope
+from distop.coordinator.access.rights import RIGHTS, Scope
 from distop.coordinator.web import reads
 from distop.coordinator.web.requests import CALLS, COOKIE
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
+from distop.operations.api import Role
 from support.etcd.starts import begin
 from support.services.coordinators import config_of, running
 from support.services.tokens import token_file, token_of

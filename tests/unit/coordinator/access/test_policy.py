@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distop.coordinator.access.policy import EVERYTHING, MAX_GRANTS, changed, checked, held_by, is_of, matches
-from distop.coordinator.access.rights import Role
 from distop.errors import InvalidArgument, PreconditionFailed
 from distop.metastore.members.installation import GrantRecord, PolicyRecord
+from distop.operations.api import Role
 
 
 def grant(who: str, role: str = "reader", *tables: str) -> GrantRecord:
