@@ -16,10 +16,11 @@ from distop.metastore.etcd.config import EtcdConfig
 from support.pages import Reader, blocks, lines, reading
 from support.repository import ROOT
 
-README, TUTORIAL = "README.md", "docs/tutorial.md"
+README, TOUR, TUTORIAL = "README.md", "docs/first-steps.md", "docs/tutorial.md"
 
 PAGES = [
     README,
+    TOUR,
     "docs/again.md",
     "docs/changing-tables.md",
     "docs/ingest.md",
@@ -40,12 +41,12 @@ distop ingest people /tmp/flights.csv --wait
     "docs/validation.md": "",
     "docs/writing-operations.md": "",
 }
-"""Pages that go on with the table of README.md, and what else they speak of."""
+"""Pages that go on with the table of the tour, and what else they speak of."""
 
 SPARK = "needs Spark, which is not started here"
 
 NOT_RUN = {
-    README: [
+    TOUR: [
         "tests/system/deployed/test_three_ways.py runs it where a container engine answers",
         "tests/system/deployed/test_three_ways.py renders it",
     ],
@@ -101,8 +102,8 @@ async def test_what_a_page_shows_is_what_happens(page: str, reader: Reader) -> N
 
 
 @pytest.mark.parametrize("page", FLIGHTS)
-async def test_what_a_page_does_with_the_table_of_the_readme(page: str, reader: Reader) -> None:
-    for line in lines(blocks(README)[1].code + FLIGHTS[page]):
+async def test_what_a_page_does_with_the_table_of_the_tour(page: str, reader: Reader) -> None:
+    for line in lines(blocks(TOUR)[1].code + FLIGHTS[page]):
         await asyncio.to_thread(reader.type, line)
     await asyncio.to_thread(reader.run, page)
 

@@ -1,5 +1,5 @@
-"""README.md shows three ways to run distop. The first is its tour, which ``test_docs_run.py`` types; the
-others are run here, where what they need is there.
+"""docs/first-steps.md shows three ways to run distop. The first is its tour, which ``test_docs_run.py``
+types; the others are run here, where what they need is there.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ PROJECT = "distop-three-ways"
 
 
 def block(word: str) -> Block:
-    (found,) = (one for one in blocks("README.md") if word in one.code)
+    (found,) = (one for one in blocks("docs/first-steps.md") if word in one.code)
     return found
 
 
-def test_a_cluster_in_containers_as_the_readme_starts_it() -> None:
+def test_a_cluster_in_containers_as_the_page_starts_it() -> None:
     """D1: two coordinators, two executors with Spark, three members of etcd."""
     base = base_of_images()
     compose = ["docker", "compose", "-f", "deploy/compose.yaml"]
@@ -55,7 +55,7 @@ def test_a_cluster_in_containers_as_the_readme_starts_it() -> None:
 
 
 @pytest.mark.skipif(HELM is None, reason="helm is not there: make test-helm")
-def test_helm_renders_what_the_readme_installs() -> None:
+def test_helm_renders_what_the_page_installs() -> None:
     """D1: with the values and the images that it names."""
     (command,) = (line for line in lines(block("helm install").code) if line.startswith("helm install"))
     words = shlex.split(command.replace("\\\n", " "))[2:]
