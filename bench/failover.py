@@ -26,6 +26,7 @@ from rich.progress import track
 from distop.client import AsyncClient
 from distop.coordinator.completion.completion import Completion
 from distop.coordinator.leading.driver import TableDriver
+from distop.coordinator.starting.services import Services, Term
 from distop.coordinator.work.work import Work
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
@@ -111,9 +112,9 @@ async def rebuild(client: EtcdClient, table: str) -> list[float]:
                 if epoch is None:
                     raise SystemExit(f"somebody else leads {table}")
                 began = time.perf_counter()
-                driver = TableDriver(
-                    client, keys, epoch, session, Completion(client, Work(Registry(), threads))
-                )
+                work = Work(Registry(), threads)
+                services = Services(client=client, planning=work, publishing=work, answering=work)
+                driver = TableDriver(services, Term(keys, epoch, session), Completion(services))
                 driving = asyncio.create_task(driver.run())
                 await until(partial(_known, driver), "the operation to be known")
                 times.append(time.perf_counter() - began)

@@ -23,14 +23,13 @@ import uvloop
 
 from distop.commit.contract import StepRegistry
 from distop.coordinator.access.gate import Gate, Policies
+from distop.coordinator.api.operations import OperationService
 from distop.coordinator.api.server import start_server
 from distop.coordinator.completion.completion import Completion
 from distop.coordinator.config import CoordinatorConfig
 from distop.coordinator.leading.leadership import Leadership
 from distop.coordinator.metrics.counts import Metrics
-from distop.coordinator.starting.admission import Admission
-from distop.coordinator.starting.planner import Planner
-from distop.coordinator.state.caches import LeaderCaches
+from distop.coordinator.starting.services import Services
 from distop.coordinator.views.following import Following
 from distop.coordinator.work.processes import WORKERS, Processes, SharedLease
 from distop.coordinator.work.work import Work
@@ -78,7 +77,7 @@ RETRY_S = 0.5
 LOAD_HERE_S = 300.0
 """Longest load of a type here: it has been loaded elsewhere before, in a time that is its own."""
 
-TELL_EVERY_S, MAX_TOLD = 1.0, 50
+REPORT_EVERY_S, MAX_REPORTED = 1.0, 50
 """How often slow calls are reported, and how many of them."""
 
 GRACE_S = 2.0
@@ -132,12 +131,15 @@ class Coordinator:
             working.shutdown(wait=False)
             processes.close()
             raise
-        planning = Work(registry, working, processes, limit_s=self.config.call_timeout_s)
-        publishing = Work(registry, working, processes, limit_s=self.config.call_timeout_s)
-        metrics.long_calls(lambda: len(planning.long()) + len(publishing.long()))
-        planner = Planner(planning, metrics)
-        caches, admission = LeaderCaches(), Admission()
-        following = self._following = Following(client, caches.leaders)
+        services = Services(
+            client=client,
+            planning=Work(registry, working, processes, limit_s=self.config.call_timeout_s),
+            publishing=Work(registry, working, processes, limit_s=self.config.call_timeout_s),
+            answering=Work(registry, answering),
+            metrics=metrics,
+        )
+        metrics.long_calls(lambda: len(services.planning.long()) + len(services.publishing.long()))
+        following = self._following = Following(client, services.caches.leaders)
         policies = Policies(client, self.config.identity.admins)
         gate = Gate(policies, registry, self.config.identity, Denials(client))
         tls = Tls(self.config.tls) if self.config.tls.cert else None
@@ -145,25 +147,18 @@ class Coordinator:
         catalog = self._catalog(registry, gate, tls)
         server, port = await start_server(
             self.config.listen,
-            client,
-            planner,
-            Work(registry, answering),
-            metrics,
-            self._stop,
-            caches,
-            self.config.remember_requests_s,
-            admission,
-            following,
+            services,
+            OperationService(services, following, self._stop, remember_s=self.config.remember_requests_s),
             gate,
-            tls,
             self.config.limits,
+            tls,
         )
         helpers = [
             asyncio.create_task(kept_running(name, follower))
-            for name, follower in (("admission", admission.run), ("policy", policies.run))
+            for name, follower in (("admission", services.admission.run), ("policy", policies.run))
         ]
         self.address = f"{self.config.listen.rpartition(':')[0]}:{port}"
-        completion = Completion(client, publishing, metrics=metrics, caches=caches)
+        completion = Completion(services)
         log.info("coordinator_listening", extra={"address": self.address, "tls": tls is not None})
         if self.config.tls.insecure and tls is None:
             log.warning("coordinator_insecure", extra={"address": self.address, "served": "in plain text"})
@@ -176,7 +171,7 @@ class Coordinator:
                 self.catalog_address = catalog.address
             while not self._stop.is_set():
                 try:
-                    await self._incarnation(client, completion, planner, metrics, processes.lease, refused)
+                    await self._incarnation(services, completion, processes.lease, refused)
                 except (EtcdDenied, OtherLayout, Restored):
                     if not self.ready.is_set():
                         raise  # it is permanent
@@ -223,15 +218,13 @@ class Coordinator:
         return RestCatalog(listen, config.etcd, registry, config.warehouse, gate, tls, config.limits)
 
     async def _incarnation(
-        self,
-        client: EtcdClient,
-        completion: Completion,
-        planner: Planner,
-        metrics: Metrics,
-        shared: SharedLease,
-        refused: str,
+        self, services: Services, completion: Completion, shared: SharedLease, refused: str
     ) -> None:
-        """Lead tables under one lease, until stopped or until the lease is lost."""
+        """Lead tables under one lease, until stopped or until the lease is lost.
+
+        ``refused`` says which types cannot be used here, and why.
+        """
+        client = services.client
         session = LeaseSession(
             client, self.config.lease_ttl_s, renewed=lambda until: shared.holds(session.lease_id, until)
         )
@@ -239,19 +232,11 @@ class Coordinator:
         entry = registered(client, session, member, replied=lambda: reached("coordinator.register.after"))
         async with session, entry:
             self.member = member.id
-            leadership = Leadership(
-                client,
-                session,
-                member,
-                completion,
-                planner=planner,
-                linger_s=self.config.linger_s,
-                metrics=metrics,
-            )
-            metrics.incarnation(leadership.led)
+            leadership = Leadership(services, session, member, completion, linger_s=self.config.linger_s)
+            services.metrics.incarnation(leadership.led)
             leading = asyncio.create_task(leadership.run(), name="leadership")
-            tell = partial(_tell, client, member.id, planner, session, refused)
-            telling = asyncio.create_task(kept_running("telling", tell), name="telling")
+            report = partial(_report, client, member.id, services.planning, session, refused)
+            reporting = asyncio.create_task(kept_running("reporting", report), name="reporting")
             self.ready.set()
             notify_manager("READY=1")
             log.info("coordinator_ready", extra={"member": member.id, "lease": session.lease_id})
@@ -261,8 +246,8 @@ class Coordinator:
                 self.member = ""
                 # First stop acting, then release: nothing of this epoch runs once another one can begin.
                 leading.cancel()
-                telling.cancel()
-                await asyncio.gather(leading, telling, return_exceptions=True)
+                reporting.cancel()
+                await asyncio.gather(leading, reporting, return_exceptions=True)
 
 
 async def _load_types(registry: Registry, processes: Processes, threads: Executor) -> str:
@@ -295,15 +280,15 @@ async def _load_types(registry: Registry, processes: Processes, threads: Executo
     return "; ".join(f"it cannot use {what} until it is restarted: {why}" for what, why in failed.items())
 
 
-async def _tell(
-    client: EtcdClient, member: str, planner: Planner, session: LeaseSession, refused: str
+async def _report(
+    client: EtcdClient, member: str, planning: Work, session: LeaseSession, refused: str
 ) -> None:
     """Keep slow plans, types that cannot be loaded, and a slow etcd in the member's record. Slow calls of
     completions are recorded with their operations."""
     reported: tuple[list[LongCall], list[HeldUp]] | None = None
     while True:
-        await asyncio.sleep(TELL_EVERY_S)
-        long = planner.work.long()[:MAX_TOLD]
+        await asyncio.sleep(REPORT_EVERY_S)
+        long = planning.long()[:MAX_REPORTED]
         calls = [LongCall(table=one.table, what=one.what, since=one.at) for one in long]
         words = "; ".join(filter(None, (slow_etcd(session.trips), refused)))
         held_up = still(reported[1] if reported else [], {"": words})

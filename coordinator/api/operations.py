@@ -14,11 +14,9 @@ from typing import Any
 import grpc.aio
 
 from distop.coordinator.api.calls import in_time
-from distop.coordinator.metrics.counts import Metrics
-from distop.coordinator.starting.admission import Admission
 from distop.coordinator.starting.body import StartBody, operation_arg, seconds
-from distop.coordinator.starting.planner import Planner, Planning
-from distop.coordinator.state.caches import LeaderCaches
+from distop.coordinator.starting.planner import Planning
+from distop.coordinator.starting.services import Services
 from distop.coordinator.state.tracker import Tracked
 from distop.coordinator.views.following import Following, updates
 from distop.coordinator.views.listing import list_operations, quarantined_page
@@ -36,7 +34,6 @@ from distop.errors import (
 )
 from distop.lake.storage.storage import storage_of
 from distop.lake.storage.traces import read_traces
-from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Get, KeyValue, Put
 from distop.metastore.operations.ending import request_cancel
 from distop.metastore.operations.parking import request_resolve
@@ -82,28 +79,30 @@ open one: that costs more than most operations."""
 
 
 class OperationService(distop_pb2_grpc.OperationServiceServicer):
-    """The handlers; they hold no state."""
+    """The handlers; they hold no state.
+
+    Parameters
+    ----------
+    following:
+        The operations that are followed for callers.
+    stopping:
+        Ends the streams: the coordinator need not wait for them when it stops.
+    remember_s:
+        Seconds for which request ids are remembered.
+    """
 
     def __init__(
         self,
-        client: EtcdClient,
-        planner: Planner,
-        metrics: Metrics | None = None,
-        stopping: asyncio.Event | None = None,
-        caches: LeaderCaches | None = None,
+        services: Services,
+        following: Following,
+        stopping: asyncio.Event,
+        *,
         remember_s: float = REMEMBER_S,
-        admission: Admission | None = None,
-        following: Following | None = None,
     ) -> None:
+        self._services, self._following, self._stopping = services, following, stopping
         self._remember_s = remember_s
-        self._admission = admission or Admission()
-        self._client = client
-        self._caches = caches or LeaderCaches()
-        self._following = following or Following(client, self._caches.leaders)
-        self._stopping = stopping or asyncio.Event()
-        self._metrics = metrics or Metrics()
-        self._planner = planner
-        self._registry = planner.registry
+        self._client, self._caches = services.client, services.caches
+        self._planner, self._registry = services.planner, services.registry
 
     # -- start -----------------------------------------------------------------------------------------
 
@@ -112,7 +111,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
     ) -> pb.Operation:
         left_s = min(context.time_remaining() or DEFAULT_CALL_S, DEFAULT_CALL_S)
         # First of all: a call that is sent away must cost as little as possible.
-        async with self._admission.admitted(request.started_by, request.table, left_s):
+        async with self._services.admission.admitted(request.started_by, request.table, left_s):
             body = await StartBody.of(request, self._planner.work)
             request_id = request.request_id or uuid.uuid4().hex
             wanted = body.request(
@@ -138,7 +137,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
     ) -> pb.Operation:
         """Start what a schedule starts for a tick, or return what was started for it before."""
         left_s = min(context.time_remaining() or DEFAULT_CALL_S, DEFAULT_CALL_S)
-        async with self._admission.admitted(started_by, body.table, left_s):
+        async with self._services.admission.admitted(started_by, body.table, left_s):
             wanted = body.request(request_id, self._registry.get(body.type), call=call)
             keys = self._client.keyspace.table(body.table)
             planning = Planning(self._planner, self._client, keys, body, left_s)
@@ -179,7 +178,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
             cache.add(kvs, on.revision)
             cache.apply_ops(started.txn.then, started.revision)
         self._caches.results.started(keys.history_prefix, keys.history(operation))
-        self._metrics.operation_started(body.type)
+        self._services.metrics.operation_started(body.type)
         log.info("operation_started", extra={"table": body.table, "operation": str(operation)})
         tracked = Tracked(keys.operation(operation), started.arg, first_state(started.arg), started.revision)
         return from_tracked(tracked, started.revision)

@@ -24,7 +24,7 @@ from distop.coordinator.schedules.policy import check_times
 from distop.coordinator.schedules.ticking import tick_body, tick_id
 from distop.coordinator.schedules.times import check_cron, next_tick, past_tick, rendered, zone_of
 from distop.coordinator.starting.body import StartBody
-from distop.coordinator.starting.planner import Planner
+from distop.coordinator.starting.services import Services
 from distop.coordinator.views.messages import pause_of
 from distop.errors import (
     CorruptRecord,
@@ -35,7 +35,6 @@ from distop.errors import (
     TableNotFound,
 )
 from distop.lake.storage.storage import without_secrets
-from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Put
 from distop.metastore.operations.starting import digest_of
 from distop.metastore.records.keyspace import TableKeys
@@ -67,8 +66,9 @@ MAX_NAME_LENGTH = 100
 class ScheduleService(distop_pb2_grpc.ScheduleServiceServicer):
     """The handlers; stateless."""
 
-    def __init__(self, client: EtcdClient, planner: Planner, operations: OperationService) -> None:
-        self._client, self._planner, self._operations = client, planner, operations
+    def __init__(self, services: Services, operations: OperationService) -> None:
+        self._client, self._operations = services.client, operations
+        self._work, self._registry = services.planning, services.registry
 
     async def AddSchedule(  # noqa: N802 - the name of the RPC
         self, request: pb.AddScheduleRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -82,8 +82,8 @@ class ScheduleService(distop_pb2_grpc.ScheduleServiceServicer):
             argument_json=request.argument_json,
             options=request.options,
         )
-        body = await StartBody.of(start, self._planner.work)
-        if self._planner.registry.get(body.type).hosted:
+        body = await StartBody.of(start, self._work)
+        if self._registry.get(body.type).hosted:
             raise InvalidArgument(
                 f"{body.type} is run by the program that starts it: a schedule cannot start it",
                 details={"field": "type"},
@@ -190,7 +190,7 @@ class ScheduleService(distop_pb2_grpc.ScheduleServiceServicer):
             )
         at = past_tick(record.cron, request.tick, time.time(), record.timezone)
         request_id, call = tick_id(name, record, at), request.request_id or uuid.uuid4().hex
-        body = tick_body(keys.name, self._planner.registry.get(record.type), record, at, request_id)
+        body = tick_body(keys.name, self._registry.get(record.type), record, at, request_id)
         try:
             return await self._operations.start_tick(
                 name, body, request_id, call, request.requested_by, context

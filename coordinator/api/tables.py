@@ -22,7 +22,6 @@ import msgspec
 from distop.coordinator.api.published import PublishedCalls
 from distop.coordinator.views.listing import PageToken, continued_listing, first_tables, fitting, page_of
 from distop.coordinator.views.tables import explain, read_table_message, read_table_messages
-from distop.coordinator.work.work import Work
 from distop.errors import (
     ArgumentTooLarge,
     DistopError,
@@ -276,16 +275,12 @@ def _wrong(option: str, message: str, hint: str = "") -> InvalidArgument:
 class TableService(PublishedCalls):
     """The handlers; stateless."""
 
-    def __init__(self, client: EtcdClient, work: Work, registry: Registry | None = None) -> None:
-        super().__init__(client, work)
-        self._registry = registry or Registry()
-
     async def CreateTable(  # noqa: N802 - the name of the RPC
         self, request: pb.CreateTableRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.Table:
         request_id = check_name(request.request_id or uuid.uuid4().hex, "request_id")
         record = _checked(request, request_id)
-        await self._in_thread(record.name, "checking options", check_options, record, self._registry)
+        await self._in_thread(record.name, "checking options", check_options, record, self._work.registry)
         keys = self._client.keyspace.table(record.name)
         by, at = record.created_by, record.created_at
         trails = (keys, keys.keyspace)
@@ -371,7 +366,7 @@ class TableService(PublishedCalls):
         self, request: pb.AlterTableRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.Table:
         keys = self._client.keyspace.table(check_table_name(request.name))
-        first = await Altering(self._client, self._in_thread, self._registry).alter(keys, request)
+        first = await Altering(self._client, self._in_thread, self._work.registry).alter(keys, request)
         log.info(
             "table_altered", extra={"table": keys.name, "changes": len(request.changes_json), "first": first}
         )

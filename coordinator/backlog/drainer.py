@@ -33,7 +33,7 @@ from distop.coordinator.backlog.reading import Reader
 from distop.coordinator.backlog.unordered import UnorderedBatches, growing_pause
 from distop.coordinator.starting.body import StartBody
 from distop.coordinator.starting.launching import Launched, Launcher
-from distop.coordinator.starting.planner import Planner
+from distop.coordinator.starting.services import Services, Term
 from distop.coordinator.work.processes import Surroundings
 from distop.errors import (
     OF_THE_WORLD,
@@ -53,11 +53,8 @@ from distop.metastore.backlog.batches import (
 )
 from distop.metastore.backlog.undoing import put_back
 from distop.metastore.crashpoints import reached
-from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import DeleteRange, Put, Txn, absent, unchanged
-from distop.metastore.members.election import Epoch
 from distop.metastore.operations.starting import digest_of
-from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import OperationArg, OperationOptions
 from distop.metastore.records.record import decode, encode
@@ -78,41 +75,25 @@ _AFTER = "distop backlog set TABLE --validation after"
 
 
 class Drainer:
-    """Drains one table for one epoch.
+    """Drains one table in one term of its leader.
 
     Parameters
     ----------
-    check:
-        Raises when this process may no longer act as the leader.
     rested:
         Called when there is nothing left to do for now.
     """
 
-    def __init__(
-        self,
-        client: EtcdClient,
-        keys: TableKeys,
-        epoch: Epoch,
-        planner: Planner,
-        *,
-        check: Callable[[], None],
-        rested: Callable[[], None],
-        wall: Callable[[], float],
-    ) -> None:
-        self._client, self._keys, self._planner = client, keys, planner
-        self._check, self._rested, self._wall = check, rested, wall
+    def __init__(self, services: Services, term: Term, *, rested: Callable[[], None]) -> None:
+        self._services, self._term, self._rested = services, term, rested
+        self._client, self._keys = services.client, term.keys
         self._launcher = Launcher(
-            client,
-            keys,
-            epoch,
-            planner,
-            check=check,
-            wall=wall,
+            services,
+            term,
             before=lambda: reached("batch.start.before"),
             after=lambda: reached("batch.start.after"),
         )
-        self._unordered = UnorderedBatches(client, keys, planner, self._launcher, wall=wall)
-        self.reader = Reader(client, keys)
+        self._unordered = UnorderedBatches(services, term, self._launcher)
+        self.reader = Reader(services.client, term.keys)
         self._news = asyncio.Event()
         self._again_s = FIRST_PAUSE_S
         """How long to wait for an event while unordered batches are left that the last look has not seen."""
@@ -161,7 +142,7 @@ class Drainer:
                 if not pause:
                     self._again_s = min(2.0 * self._again_s, LOOK_AGAIN_S)
             self._news.clear()
-            self._check()
+            self._term.check()
             try:
                 pause, failures = await self._look(), 0
             except (LeadershipLost, LeaseLost):
@@ -267,9 +248,9 @@ class Drainer:
             if staged is not None:
                 # Nothing but what was looked at, on what the table holds now.
                 exactly = {"branch": staged.branch, "snapshot": staged.snapshot, "alone": True}
-                kind = self._planner.registry.get(PUBLISH)
+                kind = self._services.registry.get(PUBLISH)
                 return await self._start(backlog, kind, batches, exactly | {"on_conflict": "rebase"}, staged)
-            kind = self._planner.registry.get(first.record.type)
+            kind = self._services.registry.get(first.record.type)
             batches, argument = await self._combined(kind, batches)
             if backlog.ordering.validation and backlog.ordering.before:
                 staged = _staging(kind, first, backlog.ordering_kv.mod_revision)
@@ -290,7 +271,7 @@ class Drainer:
         if len(batches) == 1:
             return batches, dict(arguments[0])
         call = partial(_combine, kind.type, arguments)
-        count, argument = await self._planner.work.asked(kind, self._keys.name, "combine", call)
+        count, argument = await self._services.planning.asked(kind, self._keys.name, "combine", call)
         return batches[:count], argument
 
     async def _start(
@@ -352,7 +333,7 @@ class Drainer:
             digest=digest_of([DROP, argument]),
         )
         try:
-            kind, unique = self._planner.registry.get(DROP), f"drop.{ordering_kv.mod_revision}"
+            kind, unique = self._services.registry.get(DROP), f"drop.{ordering_kv.mod_revision}"
             launched = await self._launcher.launch(
                 kind, body, unique, lambda _: share, [ordering_kv], started_by="backlog"
             )
@@ -410,7 +391,7 @@ class Drainer:
         """Record the state of a batch that was not started; with a code: it blocks the table."""
         puts: tuple[Put, ...] = (Put(first.kv.key, encode(record)),)
         if code:
-            block = BatchBlock(batch=first.name, code=code, error=error, at=self._wall())
+            block = BatchBlock(batch=first.name, code=code, error=error, at=self._services.wall())
             blocked = msgspec.structs.replace(backlog.ordering, blocked=block)
             puts += (Put(self._keys.ordering, encode(blocked)),)
         txn = Txn((unchanged(backlog.ordering_kv), unchanged(first.kv)), puts)

@@ -6,8 +6,6 @@ As for ordered ones, etcd stores which are in progress and how often a batch has
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable
 from hashlib import sha256
 
 import msgspec
@@ -15,7 +13,7 @@ import msgspec
 from distop.coordinator.backlog.policy import Backlog, Failure, Waiting
 from distop.coordinator.starting.body import StartBody, check_scope
 from distop.coordinator.starting.launching import Launched, Launcher
-from distop.coordinator.starting.planner import Planner
+from distop.coordinator.starting.services import Services, Term
 from distop.errors import OF_THE_WORLD, InvalidArgument, defect_of, shortened
 from distop.metastore.backlog.batches import (
     DONE,
@@ -55,20 +53,11 @@ LONGEST_SOURCE_PAUSE_S = 5.0
 
 
 class UnorderedBatches:
-    """Starts those of one table for one epoch."""
+    """Starts the unordered batches of one table in one term of its leader."""
 
-    def __init__(
-        self,
-        client: EtcdClient,
-        keys: TableKeys,
-        planner: Planner,
-        launcher: Launcher,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float],
-    ) -> None:
-        self._client, self._keys, self._planner, self._launcher = client, keys, planner, launcher
-        self._clock, self._wall = clock, wall
+    def __init__(self, services: Services, term: Term, launcher: Launcher) -> None:
+        self._services, self._launcher = services, launcher
+        self._client, self._keys, self._clock = services.client, term.keys, services.clock
         self._due: dict[int, float] = {}
         """When failed batches are retried, by their revision."""
         self._incomplete: dict[int, float] = {}
@@ -114,7 +103,7 @@ class UnorderedBatches:
 
     async def _start(self, waiting: Waiting) -> Launched:
         record, name = waiting.record, waiting.name
-        kind = self._planner.registry.get(record.type)
+        kind = self._services.registry.get(record.type)
         short = len(name.encode()) <= MAX_OBJECT_BYTES
         of_batch = f"batch:{name if short else sha256(name.encode()).hexdigest()[:32]}"
 
@@ -163,7 +152,7 @@ class UnorderedBatches:
         self._incomplete.pop(revision, None)
         ordering_kv = await self._client.get(self._keys.ordering)
         txn = after_failure(
-            self._keys, ordering_kv, waiting.kv, waiting.name, waiting.record, failure, self._wall()
+            self._keys, ordering_kv, waiting.kv, waiting.name, waiting.record, failure, self._services.wall()
         )
         reached("batch.note.before")
         await self._launcher.settled(txn, lambda: reached("batch.note.after"))

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, TypeVar
 
 import msgspec
 
+from distop.coordinator.starting.services import Services, Term
 from distop.coordinator.state.tracker import Tracked, completion_failed
 from distop.coordinator.work.processes import Call, Surroundings
 from distop.coordinator.work.work import LONG_S, Work, is_own
@@ -32,8 +32,6 @@ from distop.errors import (
     shortened,
 )
 from distop.lake.storage.traces import keep_trace
-from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.members.election import Epoch
 from distop.metastore.operations.parking import apply_resolve, note_failure
 from distop.metastore.records.operation import (
     COMMITTING,
@@ -62,16 +60,10 @@ def text_of(error: Exception) -> str:
 
 
 class Parking:
-    """Counts for the drivers of one coordinator.
+    """Counts the failed attempts at the completions of one coordinator."""
 
-    Parameters
-    ----------
-    work:
-        Where stack traces are written; knows the types.
-    """
-
-    def __init__(self, client: EtcdClient, work: Work, wall: Callable[[], float] = time.time) -> None:
-        self._client, self._work, self._wall = client, work, wall
+    def __init__(self, services: Services) -> None:
+        self._client, self._work, self._wall = services.client, services.publishing, services.wall
 
     def retry(self, arg: OperationArg) -> Retry:
         """How long an operation is tried again."""
@@ -80,7 +72,7 @@ class Parking:
             of_type = self._work.registry.get(arg.type).retry
         return arg.options.retry(of_type)
 
-    async def failed(self, tracked: Tracked, epoch: Epoch, error: Exception) -> None:
+    async def failed(self, term: Term, tracked: Tracked, error: Exception) -> None:
         """Count a failed attempt at ending an operation.
 
         Raises the error, and so the next attempt waits for its back-off. Unless there is none: the operation
@@ -106,7 +98,7 @@ class Parking:
             record = msgspec.structs.replace(
                 record, step=found.step, index=step.index, skippable=is_skippable(found)
             )
-        noted = await self._note(tracked, epoch, record)
+        noted = await self._note(term, tracked, record)
         if noted and record.parked:
             fields = {"operation": str(tracked.arg.id), "attempts": record.attempts, "step": record.step}
             log.error("operation_parked", extra={**fields, "error": record.error})
@@ -137,11 +129,11 @@ class Parking:
         )
         return record, (before.next_at or now) >= record.until
 
-    async def runs_long(self, tracked: Tracked, epoch: Epoch, what: str) -> None:
+    async def runs_long(self, term: Term, tracked: Tracked, what: str) -> None:
         """Record what the completion of an operation waits for; empty: for nothing any more."""
         since = self._wall() if what else 0.0
         record = msgspec.structs.replace(tracked.completion, running=what, running_since=since)
-        await self._note(tracked, epoch, record)
+        await self._note(term, tracked, record)
 
     async def keep_trace(self, tracked: Tracked, error: Exception) -> None:
         """Store the stack trace of user code, for ``distop logs``."""
@@ -149,22 +141,24 @@ class Parking:
         with suppress(CallTimeout, Busy):  # of a hanging storage: the failure is counted anyway
             await self._work.blocking(arg.table, what, keep_trace, arg, error, limit_s=TRACE_S)
 
-    async def _note(self, tracked: Tracked, epoch: Epoch, record: CompletionRecord) -> bool:
+    async def _note(self, term: Term, tracked: Tracked, record: CompletionRecord) -> bool:
         """Record how an attempt has failed; ``False`` if the operation's state has changed meanwhile."""
         events = tracked.events(*([completion_failed(record)] if record.attempts else []))
-        revision, state = await note_failure(self._client, tracked.keys, epoch, record, tracked.state, events)
+        revision, state = await note_failure(
+            self._client, tracked.keys, term.epoch, record, tracked.state, events
+        )
         if state is None:
             tracked.set_completion(record, revision)
         else:  # perhaps ended: after a finish whose replies were all lost only this shows it
             tracked.set_state(state, revision)
         return state is None
 
-    async def resolve(self, tracked: Tracked, epoch: Epoch, decision: ResolveRecord) -> None:
+    async def resolve(self, term: Term, tracked: Tracked, decision: ResolveRecord) -> None:
         """Act on the decision about a parked operation."""
         acted = await apply_resolve(
             self._client,
             tracked.keys,
-            epoch,
+            term.epoch,
             tracked.completion,
             decision,
             decided=tracked.decision_revision,
@@ -203,11 +197,10 @@ class Outside:
 
     async def run(
         self,
+        term: Term,
         tracked: Tracked,
-        epoch: Epoch,
         what: str,
         call: Call[T],
-        check: Callable[[], None],
         kind: DistributedOperation | None = None,
     ) -> T:
         """Run a call of an operation; raises the call's errors, and as :meth:`Work.user`.
@@ -215,35 +208,35 @@ class Outside:
         Raises :class:`Interrupted` if :meth:`interrupt` has ended it.
         """
         named = f"{what} of {tracked.arg.id}"
-        calling = self._work.user(kind, tracked.arg.table, named, call, check=check)
-        return await self.followed(tracked, epoch, what, calling)
+        calling = self._work.user(kind, tracked.arg.table, named, call, check=term.check)
+        return await self.followed(term, tracked, what, calling)
 
     async def asked(
-        self, tracked: Tracked, epoch: Epoch, method: str, call: Call[T], kind: DistributedOperation
+        self, term: Term, tracked: Tracked, method: str, call: Call[T], kind: DistributedOperation
     ) -> T:
         """Run a call of a method that reads nothing; raises as :meth:`run`, and as :meth:`Work.asked`."""
         asking = self._work.asked(kind, tracked.arg.table, method, call)
-        return await (asking if is_own(kind, method) else self.followed(tracked, epoch, method, asking))
+        return await (asking if is_own(kind, method) else self.followed(term, tracked, method, asking))
 
     async def blocking(
-        self, tracked: Tracked, epoch: Epoch, what: str, call: Callable[..., T], *args: Any
+        self, term: Term, tracked: Tracked, what: str, call: Callable[..., T], *args: Any
     ) -> T:
         """Run blocking code of distop for an operation; raises as :meth:`run`, and as :meth:`Work.blocking`:
         an interrupted call continues in its thread, and its result is dropped."""
         named = f"{what} of {tracked.arg.id}"
         calling = self._work.blocking(tracked.arg.table, named, call, *args)
-        return await self.followed(tracked, epoch, what, calling)
+        return await self.followed(term, tracked, what, calling)
 
-    async def followed(self, tracked: Tracked, epoch: Epoch, what: str, call: Coroutine[Any, Any, T]) -> T:
+    async def followed(self, term: Term, tracked: Tracked, what: str, call: Coroutine[Any, Any, T]) -> T:
         """Run a call for an operation; records that it takes long, and :meth:`interrupt` can end it."""
         calling = asyncio.create_task(call)
         self._calls[tracked.keys.root] = calling
         try:
             done, _ = await asyncio.wait({calling}, timeout=TELL_S)
             if not done:
-                await self._tell(tracked, epoch, what)
+                await self._tell(term, tracked, what)
                 await asyncio.wait({calling})
-                await self._tell(tracked, epoch, "")
+                await self._tell(term, tracked, "")
             if calling.cancelled():
                 raise Interrupted
             return calling.result()
@@ -252,9 +245,9 @@ class Outside:
             calling.cancel()
             await asyncio.gather(calling, return_exceptions=True)
 
-    async def _tell(self, tracked: Tracked, epoch: Epoch, what: str) -> None:
+    async def _tell(self, term: Term, tracked: Tracked, what: str) -> None:
         try:
-            await self._parking.runs_long(tracked, epoch, what)
+            await self._parking.runs_long(term, tracked, what)
         except LeadershipLost:
             raise
         except DistopError as error:  # the call itself goes on

@@ -4,19 +4,17 @@ removes its keys."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 
 from distop.coordinator.completion.attempts import Parking, hook
 from distop.coordinator.completion.publication import read_jobs, token_of
+from distop.coordinator.starting.services import Services, Term
 from distop.coordinator.state.tracker import Tracked
-from distop.coordinator.work.work import Work
 from distop.errors import OF_THE_WORLD
-from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.watch import until_absent
 from distop.metastore.operations.ending import collect
 from distop.metastore.operations.retention import prune_after
-from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.operation import ErrorRecord, HistoryRecord, JobRecord
 from distop.metastore.records.record import decode
 from distop.operations.api import OperationView, overrides
@@ -27,30 +25,26 @@ log = logging.getLogger(__name__)
 class Collector:
     """Collects for the drivers of one coordinator."""
 
-    def __init__(self, client: EtcdClient, work: Work, parking: Parking, wall: Callable[[], float]) -> None:
-        self._client, self._work, self._parking, self._wall = client, work, parking, wall
+    def __init__(self, services: Services, parking: Parking) -> None:
+        self._client, self._work, self._wall = services.client, services.publishing, services.wall
+        self._parking = parking
 
-    async def collect(self, keys: TableKeys, tracked: Tracked, check: Callable[[], None]) -> None:
-        """Sweep the files and remove the keys of a finished operation.
-
-        Parameters
-        ----------
-        check:
-            Raises when this process may no longer act as the leader; also called from other threads.
-        """
+    async def collect(self, term: Term, tracked: Tracked) -> None:
+        """Sweep the files and remove the keys of a finished operation."""
         if tracked.arg.stages_files:
             # While its runner's key exists attempts may still be writing; its owner or its lease removes it.
             await until_absent(self._client, tracked.keys.runner)
-            await self._sweep(keys, tracked, check)
-        await collect(self._client, keys, tracked.keys)
+            await self._sweep(term, tracked)
+        await collect(self._client, term.keys, tracked.keys)
         tracked.gone = True
-        await prune_after(self._client, keys, tracked.arg.id, now=self._wall())
+        await prune_after(self._client, term.keys, tracked.arg.id, now=self._wall())
 
-    async def _sweep(self, keys: TableKeys, tracked: Tracked, check: Callable[[], None]) -> None:
+    async def _sweep(self, term: Term, tracked: Tracked) -> None:
         """Remove staged files that were not published. Without a record of the outcome nothing is removed:
         nor with one of another operation of this name, whose table was made after this one's was gone."""
         from distop.lake.cleanup.staged import sweep
 
+        keys = term.keys
         kv = await self._client.get(keys.history(tracked.arg.id))
         if not kv.exists:
             return
@@ -63,14 +57,10 @@ class Collector:
         if removed:
             fields = {"table": keys.name, "operation": str(tracked.arg.id), "files": removed}
             log.info("staged_files_swept", extra=fields)
-        await self._sweep_elsewhere(tracked, history, jobs, check)
+        await self._sweep_elsewhere(term, tracked, history, jobs)
 
     async def _sweep_elsewhere(
-        self,
-        tracked: Tracked,
-        history: HistoryRecord,
-        jobs: Mapping[str, JobRecord],
-        check: Callable[[], None],
+        self, term: Term, tracked: Tracked, history: HistoryRecord, jobs: Mapping[str, JobRecord]
     ) -> None:
         """Have the type remove files of attempts that do not count from places of its own.
 
@@ -91,7 +81,7 @@ class Collector:
                 return
             view = OperationView(arg=arg, jobs=jobs, token=token_of(arg), error=error)
             what, call = f"sweep_operation of {arg.id}", partial(hook, "sweep_operation", view)
-            await self._work.user(kind, arg.table, what, call, check=check)
+            await self._work.user(kind, arg.table, what, call, check=term.check)
         except OF_THE_WORLD:
             raise
         except Exception as raised:

@@ -8,7 +8,6 @@ fenced by the epoch, makes the outcome true. If it is refused, it is prepared ag
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from functools import partial
@@ -37,13 +36,10 @@ from distop.coordinator.completion.publication import (
     read_base,
     read_view,
 )
-from distop.coordinator.metrics.counts import Metrics
-from distop.coordinator.starting.planner import Planner
-from distop.coordinator.state.caches import LeaderCaches
+from distop.coordinator.starting.services import Services, Term
 from distop.coordinator.state.tracker import Tracked
 from distop.coordinator.state.tracker import sealed as sealed_event
 from distop.coordinator.work.processes import Surroundings
-from distop.coordinator.work.work import Work
 from distop.errors import (
     OF_THE_WORLD,
     Busy,
@@ -59,9 +55,7 @@ from distop.errors import (
 )
 from distop.metastore.backlog.undoing import undoing
 from distop.metastore.crashpoints import reached
-from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Get, KeyValue
-from distop.metastore.members.election import Epoch
 from distop.metastore.operations.ending import (
     MAX_KEYS_IN_FINISH,
     Finished,
@@ -95,22 +89,14 @@ log = logging.getLogger(__name__)
 class Finishing:
     """Sends the finishing transactions of one coordinator."""
 
-    def __init__(
-        self,
-        client: EtcdClient,
-        work: Work,
-        metrics: Metrics,
-        caches: LeaderCaches,
-        wall: Callable[[], float],
-    ) -> None:
-        self._client, self._work, self._metrics = client, work, metrics
-        self._caches, self._wall = caches, wall
+    def __init__(self, services: Services) -> None:
+        self._client, self._work, self._wall = services.client, services.publishing, services.wall
+        self._metrics, self._caches = services.metrics, services.caches
 
     async def send(
         self,
-        keys: TableKeys,
+        term: Term,
         tracked: Tracked,
-        epoch: Epoch,
         run_ops: KeyValue | None,
         history: HistoryRecord,
         contributions: list[Contribution] | tuple[()],
@@ -120,7 +106,7 @@ class Finishing:
 
         ``run_ops``: as read with what else the finish depends on; ``None``: nothing else was read.
         """
-        cache = self._caches.table(keys)
+        keys, cache = term.keys, self._caches.table(term.keys)
         failure = None if history.outcome == "success" else failure_of(tracked.error, tracked.jobs.failures)
         if failure is not None and history.facts.get(NOT_UNDONE):
             left = "some commit steps remain in effect: skip its batches if their rows are in the table"
@@ -128,7 +114,7 @@ class Finishing:
             failure = replace(failure, message=message, passes=False, in_doubt=True)
         leave_keys = tracked.arg.stages_files or tracked.total > MAX_KEYS_IN_FINISH
         operation = tracked.keys.operation
-        fields = {"table": keys.name, "operation": str(operation), "epoch": epoch.revision}
+        fields = {**term.fields, "operation": str(operation)}
         try:
             share = await share_of(
                 self._client, keys, tracked.arg, failure=failure, now=self._wall(), result=history
@@ -147,8 +133,8 @@ class Finishing:
                 follow_up=follow_up,
                 leave_keys=leave_keys,
             )
-            txn = finish_txn(keys, tracked.keys, epoch, plan)
-            became, revision = await finish(self._client, keys, tracked.keys, epoch, txn)
+            txn = finish_txn(keys, tracked.keys, term.epoch, plan)
+            became, revision = await finish(self._client, keys, tracked.keys, term.epoch, txn)
         except OutcomeUnknown:
             # In doubt nothing is removed: a commit may have published the files.
             raise
@@ -239,54 +225,26 @@ def _is_hooked(kind: DistributedOperation) -> bool:
 
 
 class Completion:
-    """Ends operations for the drivers of one coordinator.
+    """Ends operations for the drivers of one coordinator."""
 
-    Parameters
-    ----------
-    work:
-        Where code that may hang runs: table metadata, sweeping files, commit steps, and hooks of users.
-    """
+    def __init__(self, services: Services) -> None:
+        self._client, self._registry, self._wall = services.client, services.registry, services.wall
+        self._caches = services.caches
+        self.parking = Parking(services)
+        self.outside = Outside(services.publishing, self.parking)
+        self.collector = Collector(services, self.parking)
+        self._follow_ups = FollowUps(services)
+        self._external = ExternalSteps(services.client, self.outside)
+        self._finishing = Finishing(services)
 
-    def __init__(
-        self,
-        client: EtcdClient,
-        work: Work,
-        *,
-        metrics: Metrics | None = None,
-        caches: LeaderCaches | None = None,
-        wall: Callable[[], float] = time.time,
-    ) -> None:
-        self.parking = Parking(client, work, wall)
-        self._client = client
-        self._registry = work.registry
-        self.outside = Outside(work, self.parking)
-        self._wall = wall
-        self._follow_ups = FollowUps(client, Planner(work), wall)
-        self._external = ExternalSteps(client, self.outside)
-        self.collector = Collector(client, work, self.parking, wall)
-        self.caches = caches or LeaderCaches()
-        self._finishing = Finishing(client, work, metrics or Metrics(), self.caches, wall)
-
-    async def finish(
-        self,
-        keys: TableKeys,
-        tracked: Tracked,
-        epoch: Epoch,
-        *,
-        check: Callable[[], None],
-    ) -> None:
+    async def finish(self, term: Term, tracked: Tracked) -> None:
         """Bring an operation whose outcome is fixed to its end.
 
         Returns when it has one, is parked, or must be examined again; raises transient errors.
-
-        Parameters
-        ----------
-        check:
-            Raises when this process may no longer act as the leader; also called from other threads.
         """
-        ends = self._bury if tracked.state == ABORTING else self._publish
+        ends = self._finish_aborted if tracked.state == ABORTING else self._publish
         try:
-            await ends(keys, tracked, epoch, check)
+            await ends(term, tracked)
         except Interrupted:
             return  # the decision, or the end, is in etcd
         except OF_THE_WORLD:
@@ -294,11 +252,11 @@ class Completion:
         except Exception as error:
             refused = isinstance(error, REFUSALS) and not isinstance(error, UnknownOperationType)
             if refused and tracked.state == COMMITTING:
-                await self._refused(tracked, epoch, error)
+                await self._refused(term, tracked, error)
             else:
-                await self.parking.failed(tracked, epoch, error)
+                await self.parking.failed(term, tracked, error)
 
-    async def _refused(self, tracked: Tracked, epoch: Epoch, error: Exception) -> None:
+    async def _refused(self, term: Term, tracked: Tracked, error: Exception) -> None:
         """Abort an operation that can never be published, with the reason."""
         message = shortened(str(error), MAX_ERROR_LENGTH)
         facts = error.facts if isinstance(error, ValidationFailed) else {}
@@ -307,7 +265,7 @@ class Completion:
         sealed = await seal(
             self._client,
             tracked.keys,
-            epoch,
+            term.epoch,
             before=COMMITTING,
             after=ABORTING,
             error=record,
@@ -318,30 +276,28 @@ class Completion:
         tracked.error = record
         tracked.set_state(sealed.state, sealed.revision)
 
-    async def _bury(self, keys: TableKeys, tracked: Tracked, epoch: Epoch, check: Callable[[], None]) -> None:
+    async def _finish_aborted(self, term: Term, tracked: Tracked) -> None:
         error = tracked.error or ErrorRecord(code="ABORTED", message="aborted")
         outcome = "cancelled" if error.code == "CANCELLED" else "failed"
-        undone = self._external.undo(keys, tracked, epoch, check)
+        undone = self._external.undo(term, tracked)
         facts = error.facts | await self._tried(tracked, "undoError", undone)
         if "undoError" in facts:
             facts[NOT_UNDONE] = 1  # what its steps have made may be in use: nothing of it is swept
-        facts |= await self._tried(tracked, "abortError", self._abort(tracked, epoch, error, check))
+        facts |= await self._tried(tracked, "abortError", self._abort(term, tracked, error))
         history = self._finishing.history(tracked, outcome, error=error, facts=facts)
-        await self._rebased(
-            keys, tracked, lambda: self._finishing.send(keys, tracked, epoch, None, history, ())
-        )
+        await self._rebase(term, tracked, lambda: self._finishing.send(term, tracked, None, history, ()))
 
-    async def _rebased(self, keys: TableKeys, tracked: Tracked, send: Callable[[], Awaitable[bool]]) -> None:
+    async def _rebase(self, term: Term, tracked: Tracked, send: Callable[[], Awaitable[bool]]) -> None:
         """Send a finish, again while it loses races for the table and nothing about the operation changes."""
         sealed = tracked.state
         for _ in range(MAX_REBASES):
-            async with self.caches.table(keys).finish_lock:
+            async with self._caches.table(term.keys).finish_lock:
                 if await send():
                     return
             decided = tracked.cancel_requested or tracked.decision is not None
             if tracked.state != sealed or (sealed == COMMITTING and decided):
                 return
-        raise Busy(f"{tracked.arg.id} lost {MAX_REBASES} races in a row for table {keys.name!r}")
+        raise Busy(f"{tracked.arg.id} lost {MAX_REBASES} races in a row for table {term.keys.name!r}")
 
     async def _tried(
         self, tracked: Tracked, fact: str, attempt: Coroutine[Any, Any, dict[str, Any]]
@@ -360,25 +316,21 @@ class Completion:
             log.error("abort_incomplete", extra=fields)
             return {fact: text_of(raised)}
 
-    async def _abort(
-        self, tracked: Tracked, epoch: Epoch, error: ErrorRecord, check: Callable[[], None]
-    ) -> dict[str, Any]:
+    async def _abort(self, term: Term, tracked: Tracked, error: ErrorRecord) -> dict[str, Any]:
         """Notify the type that its operation has failed."""
         kind = self._registry.get(tracked.arg.type)
         if overrides(kind, "abort_operation"):
             view = replace(await read_view(self._client, tracked), error=error)
             reached("abort.before")
             call = partial(hook, "abort_operation", view)
-            await self.outside.run(tracked, epoch, "abort_operation", call, check, kind)
+            await self.outside.run(term, tracked, "abort_operation", call, kind)
             reached("abort.after")
         return {}
 
-    async def _publish(
-        self, keys: TableKeys, tracked: Tracked, epoch: Epoch, check: Callable[[], None]
-    ) -> None:
+    async def _publish(self, term: Term, tracked: Tracked) -> None:
         kind = self._registry.get(tracked.arg.type)
         asked = partial(_steps, tracked.arg)
-        steps, external = await self.outside.asked(tracked, epoch, "commit_steps", asked, kind)
+        steps, external = await self.outside.asked(term, tracked, "commit_steps", asked, kind)
         # Operations that publish nothing need not read the results of their jobs.
         view = OperationView(arg=tracked.arg, jobs={}, token=str(tracked.arg.id))
         if steps or _is_hooked(kind) or tracked.jobs.failed or tracked.arg.dynamic:
@@ -386,34 +338,33 @@ class Completion:
         if _is_hooked(kind):
             reached("hook.before")
             call = partial(hook, "complete_operation", view)
-            await self.outside.run(tracked, epoch, "complete_operation", call, check, kind)
+            await self.outside.run(term, tracked, "complete_operation", call, kind)
             reached("hook.after")
         failed: dict[str, Any] = {}
         if tracked.jobs.failed:
             described = partial(_described, tracked.arg, dict(tracked.jobs.failures))
-            called = self.outside.run(tracked, epoch, "describing its failed jobs", described, check, kind)
+            called = self.outside.run(term, tracked, "describing its failed jobs", described, kind)
             failed = {"failedPartitions": await called}
         skipped: list[str] = []
         if external:
-            done = await self._external.run(keys, tracked, epoch, view, steps, check)
+            done = await self._external.run(term, tracked, view, steps)
             if done is None:
                 await self._finishing.look_again(tracked, tracked.state_revision)
                 return
             skipped = done
         facts = failed | ({"skippedSteps": skipped} if skipped else {})
-        await self._rebased(keys, tracked, lambda: self._send(keys, tracked, epoch, view, steps, facts))
+        await self._rebase(term, tracked, lambda: self._send(term, tracked, view, steps, facts))
 
     async def _send(
         self,
-        keys: TableKeys,
+        term: Term,
         tracked: Tracked,
-        epoch: Epoch,
         view: OperationView,
         steps: list[StepRecord],
         facts: dict[str, Any],
     ) -> bool:
         """Prepare the steps on the present base and send the finish; ``False`` if the base has moved."""
-        arg = tracked.arg
+        keys, arg = term.keys, tracked.arg
         contributions: list[Contribution] = []
         run_ops: KeyValue | None = None
         follow_up: FollowUpStart | None = None
@@ -422,18 +373,18 @@ class Completion:
             run_ops = base.run_ops
             if steps or arg.watermarks:
                 context, what = context_of(keys, base, view), "preparing the commit"
-                contributions = await self.outside.blocking(tracked, epoch, what, prepare, context, steps)
+                contributions = await self.outside.blocking(term, tracked, what, prepare, context, steps)
             try:
                 prepared = self._follow_ups.prepare(keys, arg, base, joined(contributions))
                 if arg.then is not None:
-                    prepared = self.outside.followed(tracked, epoch, "planning its follow-up", prepared)
+                    prepared = self.outside.followed(term, tracked, "planning its follow-up", prepared)
                 follow_up, said = await prepared
             except BaseException:
                 await self._finishing.discard(keys, contributions)
                 raise
             facts = facts | {name: fact for one in contributions for name, fact in one.facts.items()} | said
         history = self._finishing.history(tracked, "success", facts=facts)
-        return await self._finishing.send(keys, tracked, epoch, run_ops, history, contributions, follow_up)
+        return await self._finishing.send(term, tracked, run_ops, history, contributions, follow_up)
 
     async def _base(self, keys: TableKeys, arg: OperationArg) -> Base:
         """The base of a finish; first makes the room that its watermarks need."""

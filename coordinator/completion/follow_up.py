@@ -7,20 +7,19 @@ exactly when the first one succeeds. If it cannot start, the first one still fin
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import Any
 
 from distop.coordinator.completion.attempts import text_of
 from distop.coordinator.completion.publication import Base
 from distop.coordinator.starting.body import check_scope, operation_arg
 from distop.coordinator.starting.planner import Planner
+from distop.coordinator.starting.services import Services
 from distop.errors import (
     OF_THE_WORLD,
     ArgumentTooLarge,
     IncompatibleOperation,
     RequestIdReused,
 )
-from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import MAX_REQUEST_BYTES, Get, KeyValue, Put, Txn
 from distop.metastore.operations.runs import active_operations
 from distop.metastore.operations.starting import (
@@ -46,9 +45,11 @@ ROOM_BYTES = 100_000
 class FollowUps:
     """Prepares follow-ups for the finishes of one coordinator."""
 
-    def __init__(self, client: EtcdClient, planner: Planner, wall: Callable[[], float]) -> None:
-        self._client, self._planner, self._wall = client, planner, wall
-        self._registry = planner.registry
+    def __init__(self, services: Services) -> None:
+        self._client, self._wall = services.client, services.wall
+        # A completion waits for the plan of its follow-up, so this runs where completions do.
+        self._planner = Planner(services.publishing)
+        self._registry = services.registry
 
     async def prepare(
         self, keys: TableKeys, first: OperationArg, base: Base, publication: Txn

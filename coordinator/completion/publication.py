@@ -8,7 +8,7 @@ the step again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -17,12 +17,12 @@ import msgspec
 
 from distop.commit.contract import NOT_UNDONE
 from distop.coordinator.completion.attempts import Interrupted, Outside
+from distop.coordinator.starting.services import Term
 from distop.coordinator.state.tracker import Tracked
 from distop.coordinator.work.processes import Surroundings
 from distop.errors import CallTimeout, CorruptRecord, Crashed, InvalidArgument, PreconditionFailed
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Get, KeyValue, Txn
-from distop.metastore.members.election import Epoch
 from distop.metastore.operations.steplog import CommitStepStore
 from distop.metastore.records.keyspace import OperationKeys, TableKeys
 from distop.metastore.records.operation import (
@@ -225,12 +225,10 @@ class ExternalSteps:
 
     async def run(
         self,
-        keys: TableKeys,
+        term: Term,
         tracked: Tracked,
-        epoch: Epoch,
         view: OperationView,
         steps: list[StepRecord],
-        check: Callable[[], None],
     ) -> list[str] | None:
         """Execute them; return the names of those that an operator decided to skip.
 
@@ -238,12 +236,12 @@ class ExternalSteps:
         """
         from distop.commit.execution import StepFailed
 
-        sequence = await self._store.load(self._client, tracked.keys)
+        keys, sequence = term.keys, await self._store.load(self._client, tracked.keys)
         if sequence is None:
             context = context_of(keys, await read_base(self._client, keys, tracked.arg), view)
             what = "working out the commit steps"
-            planned = await self._outside.blocking(tracked, epoch, what, work_out, context, steps)
-            sequence = await self._store.write(self._client, tracked.keys, epoch, planned)
+            planned = await self._outside.blocking(term, tracked, what, work_out, context, steps)
+            sequence = await self._store.write(self._client, tracked.keys, term.epoch, planned)
         if sequence is None:
             return None
         seen = step_context(keys, await read_base(self._client, keys, tracked.arg), view)
@@ -257,7 +255,7 @@ class ExternalSteps:
                 what = f"executing commit step {indexes[0]} ({sequence.steps[indexes[0]].step})"
             call = partial(_execute, sequence, seen, frozenset(skipped), indexes)
             try:
-                await self._outside.run(tracked, epoch, what, call, check)
+                await self._outside.run(term, tracked, what, call)
             except (Crashed, CallTimeout) as error:
                 if len(indexes) == 1:
                     raise StepFailed.of(indexes[0], sequence.steps[indexes[0]], error) from error
@@ -268,17 +266,15 @@ class ExternalSteps:
         await execute_some(range(len(sequence)))
         return [sequence.steps[index].step for index in skipped]
 
-    async def undo(
-        self, keys: TableKeys, tracked: Tracked, epoch: Epoch, check: Callable[[], None]
-    ) -> dict[str, Any]:
+    async def undo(self, term: Term, tracked: Tracked) -> dict[str, Any]:
         """Undo logged steps where possible; return facts about those that could not be undone."""
         sequence = await self._store.load(self._client, tracked.keys)
         if sequence is None:
             return {}
         view = await read_view(self._client, tracked)
-        context = step_context(keys, await read_base(self._client, keys, tracked.arg), view)
+        context = step_context(term.keys, await read_base(self._client, term.keys, tracked.arg), view)
         call = partial(_undo, sequence, context)
-        came = await self._outside.run(tracked, epoch, "taking the commit steps back", call, check)
+        came = await self._outside.run(term, tracked, "taking the commit steps back", call)
         return {"stepsUndone": came.undone, NOT_UNDONE: len(came.left)}
 
 

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Iterator
 from contextlib import aclosing, suppress
 
 from distop.coordinator.backlog.drainer import Drainer
 from distop.coordinator.completion.completion import Completion
-from distop.coordinator.metrics.counts import Metrics
-from distop.coordinator.starting.planner import Planner
+from distop.coordinator.starting.services import Services, Term
 from distop.coordinator.state.actions import Action, Collect, Finish, Resolve, Seal, Wait, decide
 from distop.coordinator.state.tracker import Tracked, event
 from distop.coordinator.state.tracker import sealed as sealed_event
@@ -35,13 +33,11 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Get, KeyValue, Put, Txn, equals, named
 from distop.metastore.etcd.watch import watch
 from distop.metastore.members.election import Epoch
-from distop.metastore.members.lease import LeaseSession
 from distop.metastore.operations.ending import seal
-from distop.metastore.records.keyspace import OperationKeys, TableKeys
+from distop.metastore.records.keyspace import OperationKeys
 from distop.metastore.records.names import OperationId, escape, prefix_end
 from distop.metastore.records.operation import RUNNING, ErrorRecord, JobCountsRecord, OperationArg
 from distop.metastore.records.record import decode, encode
-from distop.process.clock import boot_clock
 
 log = logging.getLogger(__name__)
 
@@ -114,91 +110,6 @@ class Slot:
         self._saying = asyncio.create_task(say())
 
 
-class Acting:
-    """The actions of one epoch of a table."""
-
-    def __init__(
-        self,
-        client: EtcdClient,
-        keys: TableKeys,
-        epoch: Epoch,
-        session: LeaseSession,
-        completion: Completion,
-        metrics: Metrics,
-        wall: Callable[[], float],
-    ) -> None:
-        self._client, self._keys, self._epoch, self._session = client, keys, epoch, session
-        self._completion, self._metrics, self._wall = completion, metrics, wall
-        self._fields = {"table": keys.name, "epoch": epoch.revision}
-
-    def interrupt(self, slot: Slot) -> None:
-        """Interrupt the running call of an operation that is no longer to be published."""
-        if isinstance(slot.action, Finish):
-            now = decide(slot.tracked, deadline_passed=False)
-            if not isinstance(now, Finish | Wait):
-                self._completion.outside.interrupt(slot.tracked)
-
-    def reap(self, slot: Slot, now: float) -> None:
-        """Handle an action that has ended. Its effects are read from etcd, so only a failure matters here."""
-        task, slot.task = slot.task, None
-        error = None if task is None or task.cancelled() else task.exception()
-        if error is None:
-            slot.failures, slot.not_before = 0, 0.0
-        elif isinstance(error, LeadershipLost | LeaseLost):
-            raise error
-        else:
-            slot.failures += 1
-            pause = self._completion.parking.retry(slot.tracked.arg).pause_s(slot.failures)
-            slot.not_before = now + pause
-            if isinstance(error, OperationPaused):
-                # Nothing has failed: the index of what is paused will show it, unless its entry was removed.
-                return
-            self._metrics.action_failed(slot.tracked.arg.type, error)
-            defect = None if isinstance(error, DistopError) else error
-            fields = {"operation": str(slot.tracked.arg.id), "failures": slot.failures, "retry_in_s": pause}
-            log.log(
-                logging.WARNING if defect is None else logging.ERROR,
-                "operation_action_failed",
-                extra={**self._fields, **fields, "error": str(error)},
-                exc_info=defect,
-            )
-
-    async def perform(self, tracked: Tracked, action: Action) -> None:
-        """Perform one action. Its effect on ``tracked`` is applied at once, and again by the watch."""
-        self._session.check()
-        match action:
-            case Seal():
-                error = None
-                if action.code:
-                    error = ErrorRecord(code=action.code, message=action.message, at=self._wall())
-                happened = sealed_event(self._wall(), action.after, error)
-                sealed = await seal(
-                    self._client,
-                    tracked.keys,
-                    self._epoch,
-                    before=action.before,
-                    after=action.after,
-                    error=error,
-                    events=tracked.events(happened),
-                )
-                if sealed.state == action.after:
-                    tracked.timeline.add(happened)
-                log.info(
-                    "operation_sealed",
-                    extra={**self._fields, "operation": str(tracked.arg.id), "state": sealed.state.decode()},
-                )
-                tracked.set_state(sealed.state, sealed.revision)
-                tracked.error = error or tracked.error
-            case Finish():
-                await self._completion.finish(self._keys, tracked, self._epoch, check=self._session.check)
-            case Resolve(decision):
-                await self._completion.parking.resolve(tracked, self._epoch, decision)
-            case Collect():
-                await self._completion.collector.collect(self._keys, tracked, self._session.check)
-            case Wait():
-                return
-
-
 class Alarm:
     """Belongs to one event loop; has one waiter.
 
@@ -256,67 +167,47 @@ WIND_DOWN_S = 2.0
 
 
 class TableDriver:
-    """Leads one table for one epoch.
+    """Leads one table for one term.
 
     Parameters
     ----------
-    planner:
-        Plans the batches of the table's backlog; ``None`` leaves the backlog alone.
     paused:
         Whether an operation is paused, as far as is known; call :meth:`look_again` when it changes.
         The transactions compare it again.
     member:
         The id of this coordinator, for people.
-    clock:
-        Seconds, monotonic.
-    wall:
-        Seconds since the Unix epoch, to compare with records written by other hosts.
     """
 
     def __init__(
         self,
-        client: EtcdClient,
-        keys: TableKeys,
-        epoch: Epoch,
-        session: LeaseSession,
+        services: Services,
+        term: Term,
         completion: Completion,
         *,
-        planner: Planner | None = None,
         paused: Callable[[OperationId], bool] = lambda _: False,
-        metrics: Metrics | None = None,
         member: str = "",
-        clock: Callable[[], float] = boot_clock,
-        wall: Callable[[], float] = time.time,
     ) -> None:
-        self._client = client
-        self._paused = paused
-        self._keys = keys
-        self._epoch = epoch
-        self._session = session
-        self._acting = Acting(client, keys, epoch, session, completion, metrics or Metrics(), wall)
-        self._member, self._clock = member, clock
-        self._wall = wall
+        self._services, self._term, self._completion = services, term, completion
+        self._client, self._keys = services.client, term.keys
+        self._clock, self._wall = services.clock, services.wall
+        self._paused, self._member = paused, member
         self._slots: dict[bytes, Slot] = {}
-        self._of_batches = keys.backlog_prefix, keys.applied_prefix, keys.unordered_prefix
+        self._of_batches = (
+            self._keys.backlog_prefix,
+            self._keys.applied_prefix,
+            self._keys.unordered_prefix,
+        )
         self._alarm = Alarm()
-        self._results, self._leaders = completion.caches.results, completion.caches.leaders
-        self._cache = completion.caches.table(keys)
-        self._drainer: Drainer | None = None
-        if planner is not None:
-            self._drainer = Drainer(
-                client, keys, epoch, planner, check=session.check, rested=self._alarm.ring, wall=wall
-            )
+        self._results, self._leaders = services.caches.results, services.caches.leaders
+        self._cache = services.caches.table(self._keys)
+        self._drainer = Drainer(services, term, rested=self._alarm.ring)
         self._winds_down = False
         """No new action is started."""
         self._lost = False
         """The leader's key is gone, or another leader's."""
         self.idle_since: float | None = None
-        """When the table was last seen without any operation, by ``clock``."""
+        """When the table was last seen without any operation, by the monotonic clock."""
         self._listed = False
-
-    @property
-    def _fields(self) -> dict[str, object]:
-        return {"table": self._keys.name, "epoch": self._epoch.revision}
 
     def tracked(self) -> Iterator[Tracked]:
         """The operations it follows at present."""
@@ -328,13 +219,12 @@ class TableDriver:
         self._heed_backlog()
 
     def _heed_backlog(self) -> None:
-        if self._drainer is not None:
-            self._drainer.heed()
-            self.idle_since = None
+        self._drainer.heed()
+        self.idle_since = None
 
     def key_read(self, kv: KeyValue) -> None:
         """Call with the leader's key, as read after the driver was made: without its own :meth:`run` ends."""
-        if kv.create_revision != self._epoch.revision:
+        if kv.create_revision != self._term.epoch.revision:
             self._lost = True
             self._alarm.ring()
 
@@ -360,9 +250,9 @@ class TableDriver:
                 try:
                     await self._follow()
                 except Compacted:
-                    log.info("table_relisted", extra=self._fields)
+                    log.info("table_relisted", extra=self._term.fields)
                 except (Unavailable, Busy) as error:
-                    log.warning("table_unreadable", extra={**self._fields, "error": str(error)})
+                    log.warning("table_unreadable", extra={**self._term.fields, "error": str(error)})
                     await asyncio.sleep(LIST_AGAIN_S)
         finally:
             await self._drop_all()
@@ -383,7 +273,7 @@ class TableDriver:
 
     async def _list(self) -> int:
         """Read everything again, at one revision; returns it."""
-        self._session.check()
+        self._term.check()
         prefix = self._keys.keyspace.active + escape(self._keys.name).encode() + b"."
         wanted = [
             Get(self._keys.coordinator),
@@ -399,8 +289,7 @@ class TableDriver:
         for operation, _ in named(active, self._keys.keyspace.parse_active):
             await self._track(operation, revision)
         self._listed = True
-        if self._drainer is not None:
-            self._drainer.begin(revision, work=bool(read.got(1)))
+        self._drainer.begin(revision, work=bool(read.got(1)))
         self._cache.follow(revision)
         self._results.hear(self._keys.history_prefix)
         self._note_idle()
@@ -457,7 +346,7 @@ class TableDriver:
         self._slots[keys.root] = Slot(tracked, deadline)
         self._leaders.lead(tracked)
         self._results.lead(self._keys.history(keys.operation))
-        fields = {**self._fields, "operation": str(keys.operation), "jobs": tracked.total}
+        fields = {**self._term.fields, "operation": str(keys.operation), "jobs": tracked.total}
         log.debug("operation_tracked", extra=fields)
 
     async def _follow(self) -> None:
@@ -466,9 +355,8 @@ class TableDriver:
         followers = [
             asyncio.create_task(self._pump(), name=f"pump-{self._keys.name}"),
             asyncio.create_task(self._check_states(), name=f"states-{self._keys.name}"),
+            asyncio.create_task(self._drainer.run(), name=f"drain-{self._keys.name}"),
         ]
-        if self._drainer is not None:
-            followers.append(asyncio.create_task(self._drainer.run(), name=f"drain-{self._keys.name}"))
         for follower in followers:
             follower.add_done_callback(lambda _: self._alarm.ring())
         try:
@@ -503,14 +391,13 @@ class TableDriver:
                 self._cache.follow(batch.revision)
                 if events:
                     self._alarm.ring()
-                if self._drainer is not None:
-                    self._drainer.reader.heard(batch.revision)
+                self._drainer.reader.heard(batch.revision)
 
     def _check(self) -> None:
         """Raise :class:`LeaseLost` or :class:`LeadershipLost` if the epoch is over."""
-        self._session.check()
+        self._term.check()
         if self._lost:
-            raise LeadershipLost(f"table {self._keys.name!r}: epoch {self._epoch.revision} is over")
+            raise LeadershipLost(f"table {self._keys.name!r}: epoch {self._term.epoch.revision} is over")
 
     async def _check_states(self) -> None:
         """Notice what was removed by hand, see :meth:`_pump`: a state, whose operation is over; a record of a
@@ -563,7 +450,7 @@ class TableDriver:
         if key.startswith(self._keys.unordered(WAITING)):
             self._heed_backlog()
             self.idle_since = None
-        elif self._drainer is not None and key.startswith(self._keys.backlog_prefix):
+        elif key.startswith(self._keys.backlog_prefix):
             self._drainer.arrived(key)
             self.idle_since = None
 
@@ -574,11 +461,11 @@ class TableDriver:
             return None
 
     def _report_unreadable(self, operation: str, error: object) -> None:
-        fields = {**self._fields, "operation": operation, "error": str(error)}
+        fields = {**self._term.fields, "operation": operation, "error": str(error)}
         log.error("operation_unreadable", extra=fields)
 
     def _note_idle(self) -> None:
-        if self._slots or not self._listed or (self._drainer is not None and not self._drainer.resting):
+        if self._slots or not self._listed or not self._drainer.resting:
             self.idle_since = None
         elif self.idle_since is None:
             self.idle_since = self._clock()
@@ -590,7 +477,7 @@ class TableDriver:
 
         A timer counts that was not due yet at ``acted_at``, also if it is by now: nothing has acted on it.
         """
-        times = [acted_at + self._session.ttl_s]
+        times = [acted_at + self._term.session.ttl_s]
         for slot in self._slots.values():
             times += slot.due(acted_at)
         return max(0.0, min(times) - self._clock())
@@ -599,17 +486,17 @@ class TableDriver:
         """Do what is due; returns the time by which that was decided."""
         now = self._clock()
         for slot in list(self._slots.values()):
-            slot.say_progress(self._client, self._epoch, now)
+            slot.say_progress(self._client, self._term.epoch, now)
             if slot.task is not None and slot.task.done():
-                self._acting.reap(slot, now)
+                self._reap(slot, now)
             if slot.task is not None:
-                self._acting.interrupt(slot)
+                self._interrupt(slot)
             if slot.task is not None or self._winds_down:
                 continue
             if slot.tracked.gone:
                 self._slots.pop(slot.tracked.keys.root, None)
                 self._leaders.leave(slot.tracked)
-                if self._drainer is not None and not self._drainer.resting:
+                if not self._drainer.resting:
                     self._heed_backlog()  # it was incompatible with a batch, or has applied one
                 continue
             late = slot.deadline is not None and slot.deadline <= now
@@ -619,7 +506,78 @@ class TableDriver:
             stands_back = slot.not_before > now and action == slot.action
             if not isinstance(action, Wait) and not stands_back:
                 slot.action = action
-                slot.task = asyncio.create_task(self._acting.perform(slot.tracked, action))
+                slot.task = asyncio.create_task(self._perform(slot.tracked, action))
                 slot.task.add_done_callback(lambda _: self._alarm.ring())
         self._note_idle()
         return now
+
+    def _interrupt(self, slot: Slot) -> None:
+        """Interrupt the running call of an operation that is no longer to be published."""
+        if isinstance(slot.action, Finish):
+            now = decide(slot.tracked, deadline_passed=False)
+            if not isinstance(now, Finish | Wait):
+                self._completion.outside.interrupt(slot.tracked)
+
+    def _reap(self, slot: Slot, now: float) -> None:
+        """Handle an action that has ended. Its effects are read from etcd, so only a failure matters here."""
+        task, slot.task = slot.task, None
+        error = None if task is None or task.cancelled() else task.exception()
+        if error is None:
+            slot.failures, slot.not_before = 0, 0.0
+        elif isinstance(error, LeadershipLost | LeaseLost):
+            raise error
+        else:
+            slot.failures += 1
+            pause = self._completion.parking.retry(slot.tracked.arg).pause_s(slot.failures)
+            slot.not_before = now + pause
+            if isinstance(error, OperationPaused):
+                # Nothing has failed: the index of what is paused will show it, unless its entry was removed.
+                return
+            self._services.metrics.action_failed(slot.tracked.arg.type, error)
+            defect = None if isinstance(error, DistopError) else error
+            fields = {"operation": str(slot.tracked.arg.id), "failures": slot.failures, "retry_in_s": pause}
+            log.log(
+                logging.WARNING if defect is None else logging.ERROR,
+                "operation_action_failed",
+                extra={**self._term.fields, **fields, "error": str(error)},
+                exc_info=defect,
+            )
+
+    async def _perform(self, tracked: Tracked, action: Action) -> None:
+        """Perform one action. Its effect on ``tracked`` is applied at once, and again by the watch."""
+        self._term.check()
+        match action:
+            case Seal():
+                error = None
+                if action.code:
+                    error = ErrorRecord(code=action.code, message=action.message, at=self._wall())
+                happened = sealed_event(self._wall(), action.after, error)
+                sealed = await seal(
+                    self._client,
+                    tracked.keys,
+                    self._term.epoch,
+                    before=action.before,
+                    after=action.after,
+                    error=error,
+                    events=tracked.events(happened),
+                )
+                if sealed.state == action.after:
+                    tracked.timeline.add(happened)
+                log.info(
+                    "operation_sealed",
+                    extra={
+                        **self._term.fields,
+                        "operation": str(tracked.arg.id),
+                        "state": sealed.state.decode(),
+                    },
+                )
+                tracked.set_state(sealed.state, sealed.revision)
+                tracked.error = error or tracked.error
+            case Finish():
+                await self._completion.finish(self._term, tracked)
+            case Resolve(decision):
+                await self._completion.parking.resolve(self._term, tracked, decision)
+            case Collect():
+                await self._completion.collector.collect(self._term, tracked)
+            case Wait():
+                return

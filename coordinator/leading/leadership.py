@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing
@@ -26,12 +25,12 @@ from hashlib import blake2b
 from distop.coordinator.completion.completion import Completion
 from distop.coordinator.leading.driver import TableDriver
 from distop.coordinator.leading.drops import finish_drops
-from distop.coordinator.metrics.counts import Led, Metrics
+from distop.coordinator.metrics.counts import Led
 from distop.coordinator.schedules.ticking import Ticker
 from distop.coordinator.schedules.timekeeping import Timekeeping
-from distop.coordinator.starting.planner import Planner
+from distop.coordinator.starting.services import Services, Term
 from distop.errors import Busy, CorruptRecord, DistopError, LeadershipLost, LeaseLost, Unavailable
-from distop.metastore.etcd.client import EtcdClient, Listing
+from distop.metastore.etcd.client import Listing
 from distop.metastore.etcd.txn import Get, KeyValue, named
 from distop.metastore.etcd.watch import follow, until_absent
 from distop.metastore.members.election import Epoch, campaign, resign
@@ -39,7 +38,6 @@ from distop.metastore.members.lease import LeaseSession
 from distop.metastore.operations.pausing import PauseIndex
 from distop.metastore.records.member import LeaderRecord, MemberRecord
 from distop.metastore.records.record import decode
-from distop.process.clock import boot_clock
 from distop.process.followers import kept_running
 
 log = logging.getLogger(__name__)
@@ -83,26 +81,20 @@ class Leadership:
 
     def __init__(
         self,
-        client: EtcdClient,
+        services: Services,
         session: LeaseSession,
         member: MemberRecord,
         completion: Completion,
         *,
-        planner: Planner | None = None,
         linger_s: float = 5.0,
-        metrics: Metrics | None = None,
-        clock: Callable[[], float] = boot_clock,
-        wall: Callable[[], float] = time.time,
     ) -> None:
-        self._client = client
-        self._keyspace = client.keyspace
+        self._services = services
+        self._client, self._clock = services.client, services.clock
+        self._keyspace = services.client.keyspace
         self._session = session
         self._member = member
         self._completion = completion
-        self._planner = planner
         self._linger_s = linger_s
-        self._metrics = metrics or Metrics()
-        self._clock, self._wall = clock, wall
         self._members: dict[str, bool] = {}
         """All live coordinators, and whether each is draining."""
         self._may_lead = set[str]()
@@ -116,8 +108,8 @@ class Leadership:
         self._turns: dict[str, float] = {}
         """When tables that have work and that another member should lead are handed over, by ``clock``."""
         self._last_turn = -math.inf
-        self._pauses = PauseIndex(client.keyspace)
-        self._schedules = Timekeeping(client, wall, self._prefers_me, self._reconcile)
+        self._pauses = PauseIndex(self._keyspace)
+        self._schedules = Timekeeping(self._client, services.wall, self._prefers_me, self._reconcile)
         self._known = {"members": False, "active": False, "pauses": False, "queued": False}
 
     def led(self) -> Led:
@@ -133,10 +125,8 @@ class Leadership:
             "backlogs": self._follow_backlogs,
             "schedules": self._follow_schedules,
             "own keys": self._look_at_own_keys,
+            "drops": partial(finish_drops, self._client, self._prefers_me, self._services.planning.blocking),
         }
-        if self._planner is not None:
-            in_thread = self._planner.work.blocking
-            followers["drops"] = partial(finish_drops, self._client, self._prefers_me, in_thread)
         try:
             async with asyncio.TaskGroup() as group:
                 for name, follower in followers.items():
@@ -301,7 +291,7 @@ class Leadership:
         while self._session.alive and self._has_work(table) and not self._draining.is_set():
             try:
                 epoch = await campaign(self._client, keys, self._session, leader)
-                self._metrics.election(won=epoch is not None)
+                self._services.metrics.election(won=epoch is not None)
                 if epoch is None:
                     if not self._prefers_me(table):
                         return
@@ -312,7 +302,7 @@ class Leadership:
                 if not self._prefers_me(table):
                     return  # the preferred member is waiting for the key
             except LeadershipLost as error:
-                self._metrics.leadership_lost()
+                self._services.metrics.leadership_lost()
                 log.warning("leadership_lost", extra={"table": table, "error": str(error)})
             except LeaseLost:
                 # The session may notice a little later; until then another attempt would fail alike.
@@ -329,22 +319,17 @@ class Leadership:
     async def _drive(self, table: str, epoch: Epoch) -> None:
         """Drive a table for one epoch; resigns when it has been idle for long enough, or is being drained."""
         log.info("leadership_won", extra={"table": table, "epoch": epoch.revision})
-        driver = TableDriver(
-            self._client,
-            self._keyspace.table(table),
-            epoch,
-            self._session,
-            self._completion,
-            planner=self._planner,
-            paused=self._pauses.holds,
-            metrics=self._metrics,
-            member=self._member.id,
-            clock=self._clock,
+        term = Term(self._keyspace.table(table), epoch, self._session)
+        driver = self._drivers[table] = TableDriver(
+            self._services, term, self._completion, paused=self._pauses.holds, member=self._member.id
         )
-        self._drivers[table] = driver
-        acting = [asyncio.create_task(driver.run(), name=f"drive-{table}")]
-        if (ticker := self._ticker(table, epoch)) is not None:
-            acting.append(asyncio.create_task(ticker.run(), name=f"tick-{table}"))
+        ticker = self._schedules.tickers[table] = Ticker(self._services, term)
+        if self._schedules.is_due(table):
+            ticker.heed()
+        acting = [
+            asyncio.create_task(driver.run(), name=f"drive-{table}"),
+            asyncio.create_task(ticker.run(), name=f"tick-{table}"),
+        ]
         draining = asyncio.create_task(self._draining.wait(), name=f"drain-{table}")
         try:
             while not any(task.done() for task in (*acting, draining)):
@@ -376,23 +361,6 @@ class Leadership:
             await _cancelled(*acting)
             for kept in (self._drivers, self._schedules.tickers, self._turns):
                 kept.pop(table, None)
-
-    def _ticker(self, table: str, epoch: Epoch) -> Ticker | None:
-        """Create the ticker of the table's schedules, idle while there are none; ``None`` without planner."""
-        if self._planner is None:
-            return None
-        ticker = self._schedules.tickers[table] = Ticker(
-            self._client,
-            self._keyspace.table(table),
-            epoch,
-            self._planner,
-            check=self._session.check,
-            wall=self._wall,
-            metrics=self._metrics,
-        )
-        if self._schedules.is_due(table):
-            ticker.heed()
-        return ticker
 
     async def _resign(self, table: str, epoch: Epoch) -> None:
         """Resign for certain: while the key exists, other members wait for a leader that does nothing."""

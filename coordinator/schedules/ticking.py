@@ -10,17 +10,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from distop.coordinator.metrics.counts import Metrics, code_of
+from distop.coordinator.metrics.counts import code_of
 from distop.coordinator.schedules.conditions import after_at, is_reached, measured, state_of
 from distop.coordinator.schedules.policy import Tick, check_times, due_tick, looks, rested, was_told
 from distop.coordinator.schedules.times import rendered
 from distop.coordinator.starting.body import StartBody
 from distop.coordinator.starting.launching import Launched, Launcher
-from distop.coordinator.starting.planner import Planner
+from distop.coordinator.starting.services import Services, Term
 from distop.errors import (
     OF_THE_WORLD,
     CorruptRecord,
@@ -33,11 +33,8 @@ from distop.errors import (
     shortened,
 )
 from distop.metastore.crashpoints import reached
-from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import DeleteRange, Get, KeyValue, Put, Txn, absent, unchanged
-from distop.metastore.members.election import Epoch
 from distop.metastore.operations.starting import digest_of, operation_in_the_way, said_of
-from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.operation import OperationArg, PauseRecord
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import Head, TableRecord
@@ -100,36 +97,14 @@ class Seen:
 
 
 class Ticker:
-    """The schedules of one table for one epoch.
+    """The schedules of one table in one term of its leader. Ticks go by the wall clock."""
 
-    Parameters
-    ----------
-    check:
-        Raises when this process may no longer act as the leader.
-    wall:
-        Seconds since the Unix epoch: the clock for ticks.
-    """
-
-    def __init__(
-        self,
-        client: EtcdClient,
-        keys: TableKeys,
-        epoch: Epoch,
-        planner: Planner,
-        *,
-        check: Callable[[], None],
-        wall: Callable[[], float],
-        metrics: Metrics | None = None,
-    ) -> None:
-        self._client, self._keys, self._planner = client, keys, planner
-        self._check, self._wall, self._metrics = check, wall, metrics or Metrics()
+    def __init__(self, services: Services, term: Term) -> None:
+        self._services, self._term = services, term
+        self._client, self._keys, self._wall = services.client, term.keys, services.wall
         self._launcher = Launcher(
-            client,
-            keys,
-            epoch,
-            planner,
-            check=check,
-            wall=wall,
+            services,
+            term,
             before=lambda: reached("schedule.start.before"),
             after=lambda: reached("schedule.start.after"),
         )
@@ -147,7 +122,7 @@ class Ticker:
         while True:
             await self._news.wait()
             self._news.clear()
-            self._check()
+            self._term.check()
             try:
                 done = await self._look()
             except (LeadershipLost, LeaseLost):
@@ -194,7 +169,7 @@ class Ticker:
             else:
                 if started is not Launched.STARTED:
                     return False
-                self._metrics.schedule_ticked(record.type, started=True)
+                self._services.metrics.schedule_ticked(record.type, started=True)
             acted = True
         # Read the decisions before writing when to look next.
         if acted:
@@ -227,7 +202,7 @@ class Ticker:
         try:
             table = decode(seen.table.value, TableRecord, seen.table.key)
             state = decode(seen.head.value, Head, seen.head.key)
-            work, what = self._planner.work, "measuring the table for its schedules"
+            work, what = self._services.planning, "measuring the table for its schedules"
             return await work.blocking(table.name, what, measured, table, state, limit_s=MEASURE_S), None
         except OF_THE_WORLD:
             raise
@@ -265,7 +240,7 @@ class Ticker:
         """Start the operation of a tick; raises why the tick is skipped."""
         if unmeasured is not None:
             raise unmeasured
-        keys, registry = self._keys, self._planner.registry
+        keys, registry = self._keys, self._services.registry
         kind = registry.get(record.type)
         # The same while the schedule is unchanged; a start changes it.
         call = f"schedule.{name}.{kv.mod_revision}"
@@ -284,7 +259,7 @@ class Ticker:
         self, seen: Seen, kind: DistributedOperation, body: StartBody, record: ScheduleRecord
     ) -> None:
         """Raise what a start would, so that the tick is skipped before anything is planned."""
-        table, registry = self._keys.name, self._planner.registry
+        table, registry = self._keys.name, self._services.registry
         if seen.pause.exists:
             pause = decode(seen.pause.value, PauseRecord, seen.pause.key)
             raise TablePaused(f"table {table!r} is paused{said_of(pause)}")
@@ -308,7 +283,7 @@ class Ticker:
         reached("schedule.skip.before")
         # Refused: the schedule has changed meanwhile, and the next look shows how.
         if await self._launcher.settled(txn, lambda: reached("schedule.skip.after")):
-            self._metrics.schedule_ticked(record.type, started=False)
+            self._services.metrics.schedule_ticked(record.type, started=False)
             fields = {"table": self._keys.name, "schedule": name, "code": code_of(error), "error": message}
             log.warning("schedule_skipped", extra=fields, exc_info=defect_of(error))
 

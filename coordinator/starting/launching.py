@@ -12,20 +12,18 @@ from enum import Enum
 from typing import Any
 
 from distop.coordinator.starting.body import StartBody, operation_arg
-from distop.coordinator.starting.planner import Planner, Planning
+from distop.coordinator.starting.planner import Planning
+from distop.coordinator.starting.services import Services, Term
 from distop.coordinator.work import work
 from distop.errors import ArgumentTooLarge, LeadershipLost, RequestIdReused
-from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import MAX_REQUEST_BYTES, Get, KeyValue, Txn
 from distop.metastore.etcd.update import settle
-from distop.metastore.members.election import Epoch
 from distop.metastore.operations.starting import (
     answered_before,
     operation_in_the_way,
     read_table_state,
     start_txn,
 )
-from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.operation import OperationArg
 from distop.operations.api import DistributedOperation, Plan
 
@@ -48,30 +46,19 @@ class Launched(Enum):
 
 
 class Launcher:
-    """Starts operations for one epoch of a table.
+    """Starts operations in one term of a table's leader.
 
     Parameters
     ----------
-    check:
-        Raises when this process may no longer act as the leader.
     before, after:
         Called before the transaction that starts an operation is sent, and with each reply: crash points.
     """
 
     def __init__(
-        self,
-        client: EtcdClient,
-        keys: TableKeys,
-        epoch: Epoch,
-        planner: Planner,
-        *,
-        check: Callable[[], None],
-        wall: Callable[[], float],
-        before: Callable[[], None],
-        after: Callable[[], None],
+        self, services: Services, term: Term, *, before: Callable[[], None], after: Callable[[], None]
     ) -> None:
-        self._client, self._keys, self._epoch, self._planner = client, keys, epoch, planner
-        self._check, self._wall = check, wall
+        self._services, self._term = services, term
+        self._client, self._keys = services.client, term.keys
         self._before, self._after = before, after
         self._planning: tuple[tuple[str, str, str], float, Planning] | None = None
         """The last lost start: its request, object and body, and when it was lost."""
@@ -122,7 +109,7 @@ class Launcher:
             if request.request_id == unique:
                 return Launched.LOST
             raise RequestIdReused(f"{known} was started for it before")
-        registry, run_ops = self._planner.registry, state.run_ops_kv.value
+        registry, run_ops = self._services.registry, state.run_ops_kv.value
         if other := operation_in_the_way(run_ops, request, lambda name: registry.compatible(kind, name)):
             log.info("launch_waits", extra={"table": keys.name, "of": whose, "operation": str(other)})
             return Launched.IN_THE_WAY
@@ -130,7 +117,7 @@ class Launcher:
         if kept is not None and kept[0] == planned and loop.time() - kept[1] < AGAIN_S:
             planning = kept[2]
         else:
-            planning = Planning(self._planner, self._client, keys, body, whose=f" for {whose}")
+            planning = Planning(self._services.planner, self._client, keys, body, whose=f" for {whose}")
         plan = await self._unless_changed(planning.on(state), depends_on)
         if plan is None:
             return Launched.LOST
@@ -141,13 +128,13 @@ class Launcher:
             body,
             instance=state.next_instance,
             request=request,
-            started_at=self._wall(),
+            started_at=self._services.wall(),
             started_by=started_by,
             batches=batches,
             unordered=unordered,
             schedule=schedule,
         )
-        self._check()
+        self._term.check()
         txn = share(arg) + start_txn(keys, state, arg)
         if txn.size() > MAX_REQUEST_BYTES:
             raise ArgumentTooLarge(
@@ -188,7 +175,7 @@ class Launcher:
         A repetition after a lost reply is refused, and the next look shows its effect. Raises
         :class:`~distop.errors.LeadershipLost` if it was refused because the epoch is over.
         """
-        epoch = self._epoch
+        epoch = self._term.epoch
         fenced = Txn((epoch.held(),), (), (Get(epoch.key),)) + txn
         result = await settle(self._client, fenced, replied=replied)
         if not result.succeeded and result.one(0, epoch.key).create_revision != epoch.revision:

@@ -6,6 +6,7 @@ knows it has read from etcd in this phase.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from dataclasses import dataclass
 from typing import Any
@@ -14,8 +15,9 @@ from distop.catalog.pointers import FOREIGN, Pointers, Swap
 from distop.coordinator.api.operations import OperationService
 from distop.coordinator.completion.completion import Completion
 from distop.coordinator.leading.driver import TableDriver
-from distop.coordinator.starting.planner import Planner
+from distop.coordinator.starting.services import Services, Term
 from distop.coordinator.state.actions import Wait, decide
+from distop.coordinator.views.following import Following
 from distop.coordinator.work.work import Work
 from distop.errors import DistopError, LeadershipLost, LeaseLost, OutcomeUnknown, Unavailable
 from distop.executor.ledger.ledger import MarkBatcher
@@ -58,6 +60,7 @@ from explore.process import NOW, Env
 from explore.search import Actor, Next
 from explore.store import Store
 from explore.table import KEYS, REMOVED, TABLE, is_parked, operations, registry
+from support.services.sharing import services_of
 
 NOTHING_RECENT = encode_plain({})
 
@@ -83,7 +86,7 @@ class Wanted:
 
 async def starts(env: Env, wanted: Wanted, tried: int = 0) -> Any:
     """A caller of ``StartOperation``, at a coordinator that does not lead the table."""
-    service = OperationService(env.client, Planner(_work()))
+    service = _service(services_of(env.client, _work()))
     try:
         return (await service.StartOperation(_request(wanted), _Call())).name  # type: ignore[arg-type]
     except (OutcomeUnknown, Unavailable):
@@ -135,8 +138,9 @@ async def serves(env: Env, name: str, lease: int) -> Any:
         return error.code
     if epoch is None:
         return "does not lead"
-    driver, completion = _driver(env, lease, epoch.revision)
-    service = OperationService(env.client, Planner(_work()), caches=completion.caches)
+    services = _services(env)
+    driver = _driver(services, lease, epoch.revision)
+    service = _service(services)
     with contextlib.suppress(DistopError):
         await driver._list()
         for number in (1, 2):
@@ -163,7 +167,7 @@ async def yields(env: Env, name: str, lease: int) -> Any:
 
 async def leads(env: Env, name: str, lease: int, epoch: int) -> Any:
     """List the table, act on what stands there until nothing is left to do about it, and list it again."""
-    driver, _ = _driver(env, lease, epoch)
+    driver = _driver(_services(env), lease, epoch)
     again = Next(leads, (name, lease, epoch))
     try:
         await driver._list()
@@ -178,22 +182,17 @@ async def leads(env: Env, name: str, lease: int, epoch: int) -> Any:
     return again
 
 
-def _driver(env: Env, lease: int, epoch: int) -> tuple[TableDriver, Completion]:
-    completion = Completion(
-        env.client,
-        _work(),
-        wall=lambda: NOW,
-    )
-    driver = TableDriver(
-        env.client,
-        KEYS,
-        Epoch(KEYS.coordinator, epoch),
-        _Session(lease),  # type: ignore[arg-type]
-        completion,
-        clock=lambda: 0.0,
-        wall=lambda: NOW,
-    )
-    return driver, completion
+def _services(env: Env) -> Services:
+    return services_of(env.client, _work(), clock=lambda: 0.0, wall=lambda: NOW)
+
+
+def _service(services: Services) -> OperationService:
+    return OperationService(services, Following(services.client, services.caches.leaders), asyncio.Event())
+
+
+def _driver(services: Services, lease: int, epoch: int) -> TableDriver:
+    term = Term(KEYS, Epoch(KEYS.coordinator, epoch), _Session(lease))  # type: ignore[arg-type]
+    return TableDriver(services, term, Completion(services))
 
 
 async def _act(env: Env, driver: TableDriver) -> bool:
@@ -207,7 +206,7 @@ async def _act(env: Env, driver: TableDriver) -> bool:
             return acted
         acted = True
         tracked, action = due[await env.choose(len(due))]
-        await driver._acting.perform(tracked, action)
+        await driver._perform(tracked, action)
 
 
 def _work() -> Work:

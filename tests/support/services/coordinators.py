@@ -18,7 +18,6 @@ from distop.coordinator.completion.completion import Completion
 from distop.coordinator.config import CoordinatorConfig
 from distop.coordinator.leading.leadership import Leadership, preferred
 from distop.coordinator.service import Coordinator
-from distop.coordinator.starting.planner import Planner
 from distop.coordinator.work.work import Work
 from distop.errors.wire import from_rpc_error
 from distop.metastore.etcd.client import EtcdClient
@@ -35,6 +34,7 @@ from distop.proto.json_text import to_json
 from support.repository import TESTS
 from support.services import preloaded
 from support.services.leases import LEASE_S, TTL_S
+from support.services.sharing import services_of
 from support.tables.nowhere import nowhere
 from support.types.probes import PROBES
 from support.waiting import eventually
@@ -142,7 +142,7 @@ async def serving(etcd: EtcdConfig, **fields: Any) -> AsyncIterator[Service]:
 
 @contextlib.asynccontextmanager
 async def leadership(
-    client: EtcdClient, *, linger_s: float = 0.2, planner: bool = False
+    client: EtcdClient, *, linger_s: float = 0.2
 ) -> AsyncIterator[tuple[Leadership, MemberRecord]]:
     """Leadership alone, over any client."""
     with ThreadPoolExecutor(1) as threads:
@@ -150,9 +150,8 @@ async def leadership(
         async with LeaseSession(client, 10) as session:
             member = MemberRecord(id=f"m-{session.lease_id:x}")
             await client.put(client.keyspace.coordinator(member.id), encode(member), lease=session.lease_id)
-            plans = Planner(work) if planner else None
-            completion = Completion(client, work)
-            leading = Leadership(client, session, member, completion, planner=plans, linger_s=linger_s)
+            services = services_of(client, work)
+            leading = Leadership(services, session, member, Completion(services), linger_s=linger_s)
             task = asyncio.create_task(leading.run())
             try:
                 yield leading, member

@@ -11,6 +11,7 @@ import pytest
 
 from distop.coordinator.completion.completion import Completion
 from distop.coordinator.leading.driver import TableDriver
+from distop.coordinator.starting.services import Term
 from distop.coordinator.work.work import Work
 from distop.errors import EtcdOutOfSpace, EtcdUnavailable
 from distop.metastore.etcd.client import EtcdClient
@@ -31,6 +32,7 @@ from support.etcd.starts import begin, make_table
 from support.services.coordinators import raising, serving
 from support.services.feeding import staged
 from support.services.leases import LEASE_S
+from support.services.sharing import services_of
 from support.tables.nowhere import nowhere
 from support.waiting import eventually
 
@@ -108,8 +110,8 @@ async def test_a_clock_that_jumps_costs_no_lease_and_no_deadline(client: EtcdCli
         async with LeaseSession(client, LEASE_S) as session:
             epoch = await campaign(client, keys, session, LeaderRecord(member="m"))
             assert epoch is not None
-            completion = Completion(client, Work(Registry(), threads), wall=lambda: time.time() + jumps)
-            driver = TableDriver(client, keys, epoch, session, completion, wall=lambda: time.time() + jumps)
+            services = services_of(client, Work(Registry(), threads), wall=lambda: time.time() + jumps)
+            driver = TableDriver(services, Term(keys, epoch, session), Completion(services))
             driving = asyncio.create_task(driver.run())
             await eventually(lambda: list(driver.tracked()))
             for number, jump in enumerate((86_400.0, -86_400.0, 3600.0)):

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import Mock
 
 import msgspec
 import pytest
 
 from distop.commit.contract import Contribution
 from distop.coordinator.completion.completion import Finishing
-from distop.coordinator.metrics.counts import Metrics
-from distop.coordinator.state.caches import LeaderCaches
+from distop.coordinator.starting.services import Term
 from distop.coordinator.state.tracker import Tracked
 from distop.coordinator.work.work import Work
 from distop.errors import CorruptRecord
@@ -23,6 +22,7 @@ from distop.metastore.records.operation import HistoryRecord, OperationArg, Requ
 from distop.metastore.records.record import decode, encode
 from distop.operations.registry import Registry
 from support.etcd.lossy import LossyClient
+from support.services.sharing import services_of
 
 
 async def test_files_of_a_commit_that_was_never_sent_are_removed(client: LossyClient) -> None:
@@ -33,11 +33,12 @@ async def test_files_of_a_commit_that_was_never_sent_are_removed(client: LossyCl
     prepared = ["00001.metadata.json"]
     contribution = Contribution(discard=prepared.clear)
     with ThreadPoolExecutor(1) as threads:
-        finishing = Finishing(client, Work(Registry(), threads), Metrics(), LeaderCaches(), time.time)
+        finishing = Finishing(services_of(client, Work(Registry(), threads)))
+        term = Term(keys, Epoch(keys.head, 1), Mock())
         tracked = Tracked(keys.operation(OperationId.parse("t/noop/1")), arg)
         history = HistoryRecord(outcome="success")
         with pytest.raises(CorruptRecord):
-            await finishing.send(keys, tracked, Epoch(keys.head, 1), None, history, [contribution])
+            await finishing.send(term, tracked, None, history, [contribution])
     assert not prepared
 
 

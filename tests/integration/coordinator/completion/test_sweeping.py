@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from distop.coordinator.completion.attempts import Parking
 from distop.coordinator.completion.collector import Collector
+from distop.coordinator.starting.services import Term
 from distop.coordinator.state.tracker import Tracked
 from distop.coordinator.work.work import Work
 from distop.lake.storage.listing import entries
+from distop.metastore.members.election import Epoch
 from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import HistoryRecord, OperationArg
 from distop.metastore.records.record import encode
@@ -25,6 +27,7 @@ from support.etcd.lossy import LossyClient
 from support.etcd.starts import make_table
 from support.services.coordinators import Service
 from support.services.executing import lease
+from support.services.sharing import services_of
 from support.waiting import eventually
 
 
@@ -87,13 +90,15 @@ async def test_nothing_is_swept_by_the_outcome_of_another_operation_of_that_name
     await asyncio.to_thread(folder.mkdir, parents=True)
     await asyncio.to_thread((folder / "0-a1.parquet").touch)
     tracked = Tracked(keys.operation(arg.id), arg)
+    term = Term(keys, Epoch(keys.coordinator, 1), Mock())
     with ThreadPoolExecutor(1) as threads:
         work = Work(Registry(), threads)
-        collector = Collector(client, work, Parking(client, work), time.time)
+        services = services_of(client, work)
+        collector = Collector(services, Parking(services))
         for uuid, left in (("new", 1), ("old", 0)):
             line = HistoryRecord(outcome="failed", uuid=uuid)
             await client.put(keys.history(arg.id), encode(line))
-            await collector.collect(keys, tracked, lambda: None)
+            await collector.collect(term, tracked)
             assert len(entries(str(folder))) == left
 
 

@@ -47,7 +47,7 @@ async def test_a_new_leader_of_many_tables_makes_few_requests(client: EtcdClient
     many = [await other(names[3], 1, f"o{number}") for number in range(MANY)]
 
     counting.requests = counting.watches = 0
-    async with leadership(counting, planner=True) as (leading, member):
+    async with leadership(counting) as (leading, member):
         # All but the large one, which ends at once.
         await eventually(lambda: sum(len(list(found)) for found in leading.led().values()) == TABLES + MANY)
         # One after the other, each table would cost eight requests.
@@ -81,7 +81,7 @@ async def test_a_pause_concerns_its_leader_alone(client: EtcdClient, monkeypatch
     def tables() -> list[str]:
         return [tracked.arg.table for driver in looked for tracked in driver.tracked()]
 
-    async with leadership(client, planner=True) as (leading, _):
+    async with leadership(client) as (leading, _):
         await eventually(lambda: sum(len(list(found)) for found in leading.led().values()) == len(names))
         looked.clear()
         table, operation = client.keyspace.table("t.2"), client.keyspace.operation(operations[0])

@@ -24,6 +24,9 @@ from distop.coordinator.schedules import ticking
 from distop.coordinator.schedules.policy import AGAIN_S
 from distop.coordinator.schedules.ticking import Ticker
 from distop.coordinator.starting.planner import Planner
+from distop.coordinator.starting.services import Term
+from distop.coordinator.state.caches import LeaderCaches
+from distop.coordinator.views.following import Following
 from distop.coordinator.work.work import Work
 from distop.errors import LeadershipLost, ScheduleNotFound
 from distop.metastore.etcd.config import EtcdConfig
@@ -44,6 +47,7 @@ from support.etcd.lossy import Fault, LossyClient, puts
 from support.etcd.starts import begin, make_table
 from support.refusals import traced
 from support.services.schedules import operations, schedule
+from support.services.sharing import services_of
 from support.types.probes import PROBES
 from support.waiting import eventually
 
@@ -70,13 +74,11 @@ class Leader:
     session: LeaseSession
     keys: TableKeys
     epoch: Epoch
-    planner: Planner
     clock: Clock = field(default_factory=Clock)
 
     def __post_init__(self) -> None:
-        self.ticker = Ticker(
-            self.client, self.keys, self.epoch, self.planner, check=self.session.check, wall=self.clock
-        )
+        self.services = services_of(self.client, Work(Registry(PROBES), None), wall=self.clock)
+        self.ticker = Ticker(self.services, Term(self.keys, self.epoch, self.session))
 
     async def add(self, name: str = "s", record: ScheduleRecord = HOURLY) -> None:
         await schedules.add_schedule(self.client, self.keys, name, record, check=lambda _: None)
@@ -117,7 +119,7 @@ async def leader(client: LossyClient) -> AsyncIterator[Leader]:
         epoch = await campaign(client, keys, session, LeaderRecord(member="m"))
         assert epoch is not None
         # Nothing is executed here, and no operation is ever finished.
-        yield Leader(client, session, keys, epoch, Planner(Work(Registry(PROBES), None)))
+        yield Leader(client, session, keys, epoch)
 
 
 @pytest.mark.parametrize("fault", LOST)
@@ -335,7 +337,8 @@ async def test_a_condition_that_could_not_be_planned_for_long_starts_once_it_can
 
 
 def service_of(leader: Leader, client: LossyClient) -> ScheduleService:
-    return ScheduleService(client, leader.planner, OperationService(client, leader.planner))
+    services = replace(leader.services, client=client, caches=LeaderCaches())
+    return ScheduleService(services, OperationService(services, Following(client), asyncio.Event()))
 
 
 async def made_up(leader: Leader, call: str, client: LossyClient | None = None) -> pb.Operation:

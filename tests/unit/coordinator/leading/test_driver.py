@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, cast
+from typing import Any
 from unittest.mock import AsyncMock, Mock
 
 import pytest
 
 from distop.coordinator.completion.attempts import Parking
+from distop.coordinator.completion.completion import Completion
 from distop.coordinator.leading import leadership
-from distop.coordinator.leading.driver import Acting, Slot, TableDriver
+from distop.coordinator.leading.driver import Slot, TableDriver
 from distop.coordinator.leading.leadership import Leadership
-from distop.coordinator.metrics.counts import Metrics
+from distop.coordinator.starting.services import Term
 from distop.coordinator.state.tracker import Tracked
 from distop.errors import Busy, CallTimeout, DistopError, LeadershipLost, OperationPaused
 from distop.metastore.etcd.txn import KeyValue
@@ -20,15 +21,23 @@ from distop.metastore.members.election import Epoch
 from distop.metastore.records.keyspace import Keyspace
 from distop.metastore.records.operation import COMMITTING, RUNNING, CompletionRecord, OperationArg
 from distop.operations.registry import Registry
+from support.services.sharing import services_of
 
 KEYS = Keyspace().table("t")
+
+
+def driver_of(client: Any, epoch: Any = None, session: Any = None, **others: Any) -> TableDriver:
+    """The leader of the table, with operations of no type."""
+    services = services_of(client, Mock(registry=Registry(())), **others)
+    term = Term(KEYS, epoch or Mock(), session or Mock())
+    return TableDriver(services, term, Completion(services))
 
 
 @pytest.mark.parametrize("timer", ["deadline", "back-off"])
 def test_a_timer_that_becomes_due_between_acting_and_waiting_is_waited_for(timer: str) -> None:
     """O18, O20: the next look would be as far away as the end of a lease."""
     now = 4.999
-    driver = TableDriver(Mock(), KEYS, Mock(), Mock(ttl_s=10), Mock(), clock=lambda: now)
+    driver = driver_of(Mock(), session=Mock(ttl_s=10), clock=lambda: now)
     arg = OperationArg(table="t", type="noop", instance=1, partition_count=1)
     slot = Slot(Tracked(KEYS.operation(arg.id), arg), deadline=5.0 if timer == "deadline" else None)
     slot.tracked.set_state(RUNNING, 1)
@@ -44,8 +53,7 @@ def test_a_timer_that_becomes_due_between_acting_and_waiting_is_waited_for(timer
 async def reaped(failures: int, error: DistopError) -> Slot:
     """An operation whose action has failed so often before, and once more at 7.0."""
     keys, arg = Keyspace("p").table("t"), OperationArg(table="t", type="noop", instance=1)
-    nothing, completion = cast(Any, None), Mock(parking=Parking(Mock(), Mock(registry=Registry(()))))
-    acting = Acting(nothing, keys, Epoch(keys.coordinator, 1), nothing, completion, Metrics(), lambda: 0.0)
+    driver = driver_of(Mock())
     slot = Slot(Tracked(keys.operation(arg.id), arg), None)
     slot.failures = failures
 
@@ -54,7 +62,7 @@ async def reaped(failures: int, error: DistopError) -> Slot:
 
     slot.task = asyncio.create_task(fails())
     await asyncio.wait({slot.task})
-    acting.reap(slot, 7.0)
+    driver._reap(slot, 7.0)
     return slot
 
 
@@ -76,7 +84,7 @@ def test_an_attempt_that_was_missed_is_made_up_for(before: CompletionRecord, las
     """O18: all hosts have slept for a day. A record of release 0.2.0 says nothing of times."""
     arg = OperationArg(table="t", type="noop", instance=1)
     tracked = Tracked(KEYS.operation(arg.id), arg, COMMITTING, completion=before)
-    parking = Parking(Mock(), Mock(registry=Registry(())), lambda: 86_400.0)
+    parking = Parking(services_of(Mock(), Mock(registry=Registry(())), wall=lambda: 86_400.0))
     assert parking.gives_up(tracked) is last
 
 
@@ -92,7 +100,7 @@ async def test_a_seal_is_not_sent_all_the_time_while_a_pause_is_in_no_index() ->
 async def test_an_etcd_that_has_too_much_to_do_ends_no_leadership(monkeypatch: pytest.MonkeyPatch) -> None:
     """O27: an election for each table would be more to do."""
     monkeypatch.setattr("distop.coordinator.leading.driver.CHECK_STATES_S", 0.0)
-    driver = TableDriver(Mock(), KEYS, Mock(), Mock(), Mock())
+    driver = driver_of(Mock())
     arg = OperationArg(table="t", type="noop", instance=1)
     driver._slots[b"t"] = Slot(Tracked(KEYS.operation(arg.id), arg), None)
     reading = AsyncMock(side_effect=[Busy("too many requests"), LeadershipLost("it was read again")])
@@ -113,7 +121,7 @@ async def test_a_leader_whose_key_is_gone_ends() -> None:
 
     for standing in (KeyValue.missing(KEYS.coordinator), KeyValue(KEYS.coordinator, b"", 9, 9, lease=1)):
         client = Mock(open_watch=AsyncMock(side_effect=silent))
-        driver = TableDriver(client, KEYS, Epoch(KEYS.coordinator, 7), Mock(ttl_s=10), Mock())
+        driver = driver_of(client, Epoch(KEYS.coordinator, 7), Mock(ttl_s=10))
         running = asyncio.create_task(driver.run())
         driver.key_read(KeyValue(KEYS.coordinator, b"", 8, 7, lease=1))
         await asyncio.sleep(0)
@@ -130,6 +138,7 @@ async def test_a_table_is_resigned_however_much_etcd_has_to_do(monkeypatch: pyte
     """O24: the others would wait until the lease ends."""
     resign = AsyncMock(side_effect=[Busy("too many requests"), None])
     monkeypatch.setattr(leadership, "resign", resign)
-    leading = Leadership(Mock(keyspace=Keyspace()), Mock(alive=True), Mock(), Mock())
+    services = services_of(Mock(keyspace=Keyspace()), Mock())
+    leading = Leadership(services, Mock(alive=True), Mock(), Mock())
     await leading._resign("t", Epoch(KEYS.coordinator, 1))
     assert resign.await_count == 2
