@@ -196,6 +196,19 @@ class JobGrid:
             for part in range(limit)
         ]
 
+    def some(self, state: str, start: int, count: int) -> tuple[list[tuple[str, str]], int]:
+        """Up to ``count`` jobs in a state (empty: in any) from a position of the plan on, each with its
+        state; and the position behind them, 0 at the end."""
+        found: list[tuple[str, str]] = []
+        at = start
+        while len(found) < count:
+            at = self._cells.find(state.encode(), at)
+            if not 0 <= at < self.total:
+                return found, 0
+            found.append((self._name(at), chr(self._cells[at])))
+            at += 1
+        return found, at if at < self.total and self._cells.find(state.encode(), at) >= 0 else 0
+
     def text(self, limit: int) -> str:
         """The states of :meth:`cells` as one letter each, for programs."""
         if self.total <= limit:

@@ -21,6 +21,7 @@ from distop.coordinator.state.grid import JobCounts, JobGrid
 from distop.coordinator.state.tracker import Tracked
 from distop.coordinator.views.operations import (
     ENDED_STATES,
+    add_live_events,
     from_tracked,
     has_many,
     present_pause,
@@ -119,8 +120,9 @@ class Followed:
             seen.table_pause, seen.revision = self._table_pause, max(seen.revision, self._seen_at)
         return seen
 
-    async def look(self) -> tuple[pb.Operation, JobGrid] | None:
-        """The present operation and its jobs; ``None`` when it is over.
+    async def look(self, *, events: bool = False) -> tuple[pb.Operation, JobGrid] | None:
+        """The present operation and its jobs; ``None`` when it is over. ``events``: with what has happened to
+        it.
 
         Raises the error that prevents reading it.
         """
@@ -137,7 +139,10 @@ class Followed:
         tracked = self.tracked
         if self.over or tracked is None or not tracked.state or not isinstance(tracked.jobs, JobGrid):
             return None
-        return from_tracked(tracked, tracked.revision), tracked.jobs
+        message = from_tracked(tracked, tracked.revision)
+        if events:
+            add_live_events(message, tracked)
+        return message, tracked.jobs
 
     async def run(self) -> None:
         """Keep it up to date until it is over."""
@@ -373,8 +378,11 @@ class Following:
         fair = self._watchers / UPDATES_PER_S
         return fair if urgent else max(UPDATE_EVERY_S, fair)
 
-    async def look(self, operation: OperationId) -> tuple[pb.Operation, JobGrid] | None:
-        """A live operation and its jobs; ``None`` if it is not live (any more).
+    async def look(
+        self, operation: OperationId, *, events: bool = False
+    ) -> tuple[pb.Operation, JobGrid] | None:
+        """A live operation and its jobs; ``None`` if it is not live (any more). ``events``: with what has
+        happened to it.
 
         Raises
         ------
@@ -392,7 +400,7 @@ class Following:
         followed.looked_at = loop.time()
         if self._timer is None:
             self._timer = loop.call_later(self._idle_s, self._expire)
-        seen = await followed.look()
+        seen = await followed.look(events=events)
         if seen is None and not followed.watchers:
             self._drop((operation, True))
         return seen

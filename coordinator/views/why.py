@@ -305,7 +305,7 @@ def _too_many_failed(operation: pb.Operation) -> bool:
 
 
 def _of_operation(operation: pb.Operation, leader: str, members: Sequence[pb.Member], now: float) -> Reason:
-    name, serving = short_name(operation), _serving(operation, members)
+    name, serving = short_name(operation), serving_executors(operation, members)
     match need_of(operation, served=bool(serving)):
         case Need.DECISION:
             decide = to_resolve(operation.name, skippable=operation.completion.skippable)
@@ -342,7 +342,7 @@ def _of_operation(operation: pb.Operation, leader: str, members: Sequence[pb.Mem
             return Reason(Mood.STUCK, f"{_without_runner(operation)}: {none}")
 
 
-def _serving(operation: pb.Operation, members: Sequence[pb.Member]) -> list[pb.Member]:
+def serving_executors(operation: pb.Operation, members: Sequence[pb.Member]) -> list[pb.Member]:
     """The executors that serve its type."""
     return [member for member in members if member.role == "executor" and operation.type in member.types]
 

@@ -24,6 +24,7 @@ from starlette.types import Scope
 from distop.coordinator.access.callers import answer_to
 from distop.coordinator.access.gate import Gate
 from distop.coordinator.metrics.prometheus import PrometheusMetrics
+from distop.coordinator.state.grid import MAX_DYNAMIC
 from distop.coordinator.views.following import Following
 from distop.coordinator.views.listing import list_operations
 from distop.coordinator.views.why import Reason
@@ -261,7 +262,10 @@ class WebServer:
         return {"view": view, "watermarks": watermarks, "page": page, "marks": marks}
 
     async def _operation(self, query: Query) -> dict[str, Any]:
-        return {"view": await self._reads.operation(OperationId.parse(query.needed("name")))}
+        operation, jobs = OperationId.parse(query.needed("name")), query.text("jobs")
+        start = query.number("from", MAX_DYNAMIC)
+        view = await self._reads.operation(operation, jobs=jobs, start=start)
+        return {"view": view, "jobs": jobs, "start": start}
 
     async def _members(self, _: Query) -> dict[str, Any]:
         members, leaders = await self._reads.members(), await self._reads.leaders()

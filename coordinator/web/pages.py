@@ -16,10 +16,35 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from distop.coordinator.state.grid import JobGrid
-from distop.coordinator.views.why import seconds_of, short_name, span
+from distop.coordinator.views.jobs import STATES, Failure, grouped
+from distop.coordinator.views.why import Need, seconds_of, short_name, span
+from distop.coordinator.web.charts import WIDTH, phases
 from distop.coordinator.web.reads import HISTORY, LIVE, MAX_ACTIVE, WATERMARKS
 from distop.proto import distop_pb2 as pb
 from distop.proto.json_text import from_json, series_of, violations_of
+
+PENDING = {
+    Need.DECISION: "Waits for a decision",
+    Need.REPAIR: "Cannot be read",
+    Need.UPGRADE: "Waits for a newer version",
+    Need.CALL: "Waits for a slow call",
+    Need.LEADER: "Waits for its leader",
+    Need.RESUME: "Paused",
+    Need.RUNNER: "Waits for an executor to take it",
+    Need.EXECUTOR: "Waits for an executor to be started",
+    Need.JOBS: "Its jobs run",
+}
+"""What an operation needs next, in a line."""
+
+EVENTS = {
+    "taken": "good",
+    "waits again": "warn",
+    "cancel requested": "warn",
+    "paused": "warn",
+    "completion failed": "bad",
+    "parked": "bad",
+}
+"""How an event looks."""
 
 LARGE_GRID = 2000
 """Cells of an operation's grid on its own page."""
@@ -59,6 +84,9 @@ def url(path: str, **query: str | int) -> str:
 
 
 def state_of(operation: pb.Operation) -> str:
+    """Its state, or what matters more about it: that it is parked, or is being cancelled."""
+    if operation.completion.parked:
+        return "parked"
     if operation.cancel_requested and operation.state == pb.RUNNING:
         return "cancelling"
     return _STATES.get(operation.state, "unknown")
@@ -75,6 +103,13 @@ def tally(jobs: pb.JobCounts, grid: JobGrid | None) -> str:
     if grid is not None and (claimed := grid.claimed):
         parts.append(f"{claimed:,} at work")
     return ", ".join(parts)
+
+
+def failures_of(grid: JobGrid | None, facts: Mapping[str, Any]) -> list[Failure]:
+    """The failures of an operation's jobs by message; of one that is over those that its facts name."""
+    named: Any = facts.get("failedPartitions") if grid is None else grid.failures
+    known = isinstance(named, Mapping) and all(isinstance(error, str) for error in named.values())
+    return grouped(named) if known else []
 
 
 def percent(jobs: pb.JobCounts) -> int:
@@ -107,14 +142,21 @@ ENVIRONMENT.filters["number"] = "{:,}".format
 ENVIRONMENT.globals |= {
     "ABORTING": pb.ABORTING,
     "CANCELLED": pb.CANCELLED,
+    "EVENTS": EVENTS,
     "FAILED": pb.FAILED,
     "HISTORY": HISTORY,
+    "JOB_STATES": list(STATES),
     "LARGE_GRID": LARGE_GRID,
     "LIVE": LIVE,
     "MAX_ACTIVE": MAX_ACTIVE,
+    "PENDING": PENDING,
+    "SUCCEEDED": pb.SUCCEEDED,
     "WATERMARKS": WATERMARKS,
+    "WIDTH": WIDTH,
+    "failures_of": failures_of,
     "from_json": from_json,
     "percent": percent,
+    "phases": phases,
     "seconds_of": seconds_of,
     "series_of": series_of,
     "short": short,

@@ -18,12 +18,13 @@ from distop.coordinator.api.cluster import ClusterService
 from distop.coordinator.api.tables import TableService
 from distop.coordinator.state.grid import JobGrid
 from distop.coordinator.views.following import Following
+from distop.coordinator.views.jobs import STATES, Job, read_jobs
 from distop.coordinator.views.listing import LOOKED, first_tables
 from distop.coordinator.views.operations import from_ended, not_found, read_finished
 from distop.coordinator.views.tables import with_schedules
-from distop.coordinator.views.why import Mood, Reason, short_name, why
+from distop.coordinator.views.why import Mood, Need, Reason, need_of, serving_executors, short_name, why
 from distop.coordinator.work.work import Work
-from distop.errors import DistopError, Unavailable
+from distop.errors import DistopError, InvalidArgument, Unavailable
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import named
 from distop.metastore.records.names import OperationId, check_name, prefix_end
@@ -152,6 +153,11 @@ class OperationPage:
     operation: pb.Operation
     grid: JobGrid | None = None
     reason: Reason | None = None
+    need: Need | None = None
+    """What it needs next to come to its end."""
+    jobs: Sequence[Job] = ()
+    next_job: int = 0
+    """Where the next page of jobs begins; 0: nowhere."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,22 +223,33 @@ class Reads:
         reason = await with_schedules(self.client, table, shown.reason, now=self.wall())
         return replace(shown, reason=reason)
 
-    async def operation(self, operation: OperationId) -> OperationPage:
-        """One operation, live or finished.
+    async def operation(self, operation: OperationId, *, jobs: str = "", start: int = 0) -> OperationPage:
+        """One operation, live or finished, with what has happened to it, and a page of its jobs: those in the
+        state ``jobs`` (empty: in any) from the position ``start`` on.
 
         Raises :class:`~distop.errors.OperationNotFound`.
         """
+        if jobs and jobs not in STATES:
+            raise InvalidArgument(f"{jobs[:50]!r} is no state of a job", details={"field": "jobs"})
         # Read again: a followed operation would look fine while etcd does not answer.
         keys = self.client.keyspace.operation(operation)
         seen = None
         if (await self.client.get(keys.state)).exists:
-            seen = await self.following.look(operation)
+            seen = await self.following.look(operation, events=True)
         if seen is not None:
             message, grid = seen
             table = await self.tables.GetTable(pb.GetTableRequest(name=operation.table), NO_CONTEXT)
-            reason = self._why(table, [Live(message, grid)], await self.members(), None)
-            return OperationPage(operation=message, grid=grid, reason=reason)
-        if (finished := await read_finished(self.client, operation)) is None:
+            members = await self.members()
+            shown, following = await read_jobs(self.client, keys, grid, state=jobs, start=start)
+            return OperationPage(
+                operation=message,
+                grid=grid,
+                reason=self._why(table, [Live(message, grid)], members, None),
+                need=need_of(message, served=bool(serving_executors(message, members))),
+                jobs=shown,
+                next_job=following,
+            )
+        if (finished := await read_finished(self.client, operation, events=True)) is None:
             raise not_found(operation)
         return OperationPage(operation=finished)
 

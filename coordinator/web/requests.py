@@ -52,7 +52,20 @@ class Query:
     """The parameters of a request, each validated where it is used; unknown ones are ignored."""
 
     KNOWN = frozenset(
-        {"after", "marks", "name", "page", "page_size", "page_token", "source", "states", "table", "type"}
+        {
+            "after",
+            "from",
+            "jobs",
+            "marks",
+            "name",
+            "page",
+            "page_size",
+            "page_token",
+            "source",
+            "states",
+            "table",
+            "type",
+        }
     )
 
     def __init__(self, given: Mapping[str, str]) -> None:
@@ -71,12 +84,12 @@ class Query:
             raise InvalidArgument(f"{name} is missing", details={"field": name})
         return value
 
-    def number(self, name: str) -> int:
-        """A whole number from 0 to 10,000; 0 by default."""
+    def number(self, name: str, most: int = 10_000) -> int:
+        """A whole number, ``most`` at most; 0 by default."""
         value = self.text(name) or "0"
-        if not (value.isascii() and value.isdecimal() and len(value) <= 5 and int(value) <= 10_000):
+        if not (value.isascii() and value.isdecimal() and len(value) <= 10 and int(value) <= most):
             raise InvalidArgument(
-                f"{name}={value[:50]!r} is not a number up to 10,000", details={"field": name}
+                f"{name}={value[:50]!r} is not a number up to {most:,}", details={"field": name}
             )
         return int(value)
 

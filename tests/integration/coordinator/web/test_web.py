@@ -26,6 +26,7 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
 from distop.metastore.members.lease import LeaseSession
+from distop.metastore.operations.jobs import count_try
 from distop.metastore.operations.runs import take_runner
 from distop.metastore.records.member import MemberRecord
 from distop.metastore.records.names import OperationId
@@ -147,6 +148,30 @@ async def test_a_failure_says_which_job_and_stays_in_the_history(service, web, c
     answer = await web.shows(url("/table", "t"), "JOB_FAILED", error, "cron")
     assert "<b>clicks</b>" not in answer.text
     assert (await web.get(url("/api/table", "t"))).json["why"]["mood"] == "failed"
+
+
+async def test_jobs_are_listed_by_state_with_their_attempts_and_what_happened(service, web, client):
+    """U1: filters stand in the address, and a job that was tried again says so."""
+    async with executor(client, "e1", "noop") as session:
+        options = pb.OperationOptions(max_failed_partitions=-1)
+        operation = await service.start("t", argument={"partitions": 80}, options=options)
+        keys = client.keyspace.operation(operation)
+        record = RunnerRecord(member="e1", started_at=1.0)
+        taken = await take_runner(client, keys, record, session.lease_id)
+        assert taken is not None
+        await count_try(client, taken.run, "70", "a0", "IO: first")
+        for partition in ("70", "71"):
+            await mark(client, operation, partition, error=f"line 7 of {partition}")
+        path = url("/operation", str(operation))
+        failed = await web.shows(f"{path}&jobs=failed", "line 7 of 70", "line 7 of 71", "taken by e1")
+        rows = re.findall(r'"Attempts">(\d+|–)<', failed.text)
+        assert rows == ["2", "1"]
+        assert "Its jobs run" in failed.words
+        waiting = await web.get(f"{path}&jobs=waiting")
+        following = re.search(r'href="([^"]*from=\d+)">next', waiting.text)
+        assert following is not None
+        assert ">79</bdi>" in (await web.get(unescape(following[1].replace("from=30", "from=60")))).text
+        assert (await web.get(f"{path}&jobs=asleep")).status == 400
 
 
 async def test_a_type_that_nobody_serves_is_stuck(service, web, client):

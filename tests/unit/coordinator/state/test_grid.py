@@ -28,6 +28,16 @@ def grid_of(one: Tracked) -> JobGrid:
     return one.jobs
 
 
+def test_some_jobs_in_a_state_and_where_the_next_are() -> None:
+    grid = JobGrid(OperationArg(table="t", type="noop", instance=1, partition_count=5))
+    for partition in ("1", "3", "4"):
+        grid.succeed(partition, 1.0)
+    assert grid.some(SUCCEEDED, 0, 2) == ([("1", "s"), ("3", "s")], 4)
+    assert grid.some(SUCCEEDED, 4, 2) == ([("4", "s")], 0)
+    assert grid.some("", 3, 2) == ([("3", "s"), ("4", "s")], 0)
+    assert grid.some("", 9, 2) == grid.some(FAILED, 0, 2) == ([], 0)
+
+
 def operation_of(count: int = 0, names: list[str] | None = None) -> Tracked:
     arg = OperationArg(
         table="flights",

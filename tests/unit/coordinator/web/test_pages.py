@@ -5,14 +5,21 @@ from __future__ import annotations
 import re
 from hashlib import sha256
 from html.parser import HTMLParser
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jinja2 import UndefinedError
 
+from distop.coordinator.views.jobs import grouped
+from distop.coordinator.views.why import Mood, Need, Reason
+from distop.coordinator.web.charts import phases
 from distop.coordinator.web.pages import ENVIRONMENT, printable, render
+from distop.coordinator.web.reads import OperationPage
 from distop.errors import NotFound
+from distop.proto import distop_pb2 as pb
+from distop.proto.messages import timestamp
 from support.repository import ROOT
 
 
@@ -82,6 +89,44 @@ def test_what_nobody_gave_is_an_error_and_no_empty_place():
 def test_what_cannot_be_seen_is_spelled_out():
     assert printable("sales\u202egnp.exe\n") == "sales\\u202egnp.exe\\n"
     assert printable("日本 مرحبا <b>") == "日本 مرحبا <b>"
+
+
+def shown(operation: pb.Operation, **fields: Any) -> str:
+    """The page of an operation."""
+    view = OperationPage(operation=operation, **fields)
+    frame = {"keyspace": "distOp", "member": "c1", "now": 1_100.0, "address": "/operation"}
+    return render("operation.html", view=view, jobs="", start=0, **frame)
+
+
+def test_a_parked_operation_is_red_and_says_what_it_waits_for():
+    """U1"""
+    parked = pb.Completion(parked=True, attempts=5, error=pb.OperationError(code="X", message="broken"))
+    jobs = pb.JobCounts(total=4, succeeded=4)
+    operation = pb.Operation(
+        name="t/ingest/1", type="ingest", instance=1, state=pb.COMMITTING, jobs=jobs, completion=parked
+    )
+    reason = Reason(Mood.STUCK, "ingest/1 is parked")
+    page = shown(operation, reason=reason, need=Need.DECISION)
+    assert '<div class="bar amiss">' in page
+    assert '<span class="badge parked">parked</span>' in page
+    assert '<li class="pending stuck">' in page
+    assert "Waits for a decision" in page
+
+
+def test_phases_follow_the_events_whatever_the_clocks_say():
+    events = [
+        pb.Event(at=timestamp(at), what=what)
+        for at, what in ((100, "started"), (110, "taken"), (111, "led"), (109, "sealed"), (130, "finished"))
+    ]
+    found = [(phase.name, phase.seconds, phase.width) for phase in phases(events, 150.0)]
+    assert found == [("waiting", 10, 200), ("running", 0, 0), ("completing", 40, 800)]
+    assert phases([], 1.0) == []
+
+
+def test_failures_are_grouped_by_what_they_say():
+    errors = {"day=01": "no file day=01", "day=02": "no file day=02", "day=03": "disk full", "4": "4 of 4"}
+    groups = [(failure.error, list(failure.partitions)) for failure in grouped(errors)]
+    assert groups == [("no file …", ["day=01", "day=02"]), ("disk full", ["day=03"]), ("4 of 4", ["4"])]
 
 
 def test_the_vendored_library_is_the_one_that_its_note_names():
