@@ -46,15 +46,6 @@ def run(
     0, or 1 when the session broke; all operations were then released.
     """
     # Spark's workers import this package for tasks and must not pay for gRPC.
-    from distop.executor.runner.options import RunnerOptions
-    from distop.executor.runner.service import ExecutorConfig, run_with
-    from distop.lake.storage.allowed import restrict
-    from distop.metastore.etcd.config import EtcdConfig
+    from distop.executor.runner.service import run_in_program
 
-    restrict()
-    config = ExecutorConfig(
-        etcd=etcd or EtcdConfig.from_env(),
-        types=types,
-        runner=RunnerOptions(max_operations=max_operations),
-    )
-    return run_with(spark, config, stop)
+    return run_in_program(spark, etcd, types, max_operations, stop)

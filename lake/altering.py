@@ -24,6 +24,7 @@ from pyiceberg.table.update import (
 from pyiceberg.types import PrimitiveType
 
 from distop.errors import IncompatibleOperation, InvalidArgument, PreconditionFailed
+from distop.lake.delta.output import add_columns
 from distop.lake.iceberg.columns import schema_updates
 from distop.lake.iceberg.metadata_files import TableFile
 from distop.lake.iceberg.snapshots import Draft
@@ -175,8 +176,6 @@ def _check_format_can(record: TableRecord, changes: Sequence[Change]) -> None:
 
 def _add_to_delta(record: TableRecord, present: Schema, wanted: Schema) -> None:
     """A version of the table with more columns. Existing columns are kept, so it may be repeated."""
-    from distop.lake.delta.output import add_columns
-
     known = {column.name for column in present.columns}
     added = [column for column in wanted.columns if column.name not in known]
     if added:

@@ -11,10 +11,14 @@ from collections.abc import Callable
 from typing import ClassVar
 
 from distop.errors import InvalidArgument, PreconditionFailed, TableNotEmpty
+from distop.lake.delta.commit import delta_table, refuse_unwritable
+from distop.lake.delta.output import MAX_INLINE_JOBS, DeltaFileList, check_layout, layout_of, refuse_data
+from distop.lake.iceberg.content import data_at, not_empty, other_partitioning
+from distop.lake.iceberg.metadata_files import TableFile
 from distop.lake.layout.hive import check_folders, never_empty
 from distop.lake.layout.model import Layout
 from distop.lake.layout.staging import DELTA, FILES, ICEBERG, data_folder
-from distop.lake.plain.publish import PlainFileList
+from distop.lake.plain.publish import PlainFileList, refuse_files
 from distop.lake.storage.storage import storage_of
 from distop.lake.writing.file_lists import FileList, IcebergFileList
 from distop.lake.writing.writer import StagedWriter
@@ -109,15 +113,11 @@ class IcebergOutput(FormatOutput):
     }
 
     def layout(self, table: TableRecord, head: Head | None) -> Layout | None:
-        from distop.lake.iceberg.metadata_files import TableFile
-
         if head is None:
             return None
         return Layout.of(TableFile.read(head.metadata_location, storage=storage_of(table)).metadata)
 
     def check_mode(self, table: TableRecord, head: Head | None, mode: str) -> None:
-        from distop.lake.iceberg.content import other_partitioning
-
         super().check_mode(table, head, mode)
         if mode != "overwrite_partitions" or head is None:
             return
@@ -130,8 +130,6 @@ class IcebergOutput(FormatOutput):
             )
 
     def holds_data(self, table: TableRecord, head: Head | None) -> Exception | None:
-        from distop.lake.iceberg.content import data_at, not_empty
-
         found = data_at(head, storage_of(table))
         return None if found is None else not_empty(table.name, found)
 
@@ -164,8 +162,6 @@ class FilesOutput(FormatOutput):
         check_folders(layout.schema, layout.spec)
 
     def holds_data(self, table: TableRecord, head: Head | None) -> Exception | None:
-        from distop.lake.plain.publish import refuse_files
-
         return _refusal(lambda: refuse_files(table.name, table.location, storage_of(table)))
 
     def file_list(self, layout: Layout, arg: OperationArg) -> FileList:
@@ -185,39 +181,25 @@ class DeltaOutput(FormatOutput):
     modes = EVERY_MODE - {"overwrite_partitions"}
 
     def layout(self, table: TableRecord, head: Head | None) -> Layout | None:
-        from distop.lake.delta.commit import delta_table
-        from distop.lake.delta.output import layout_of
-
         found = delta_table(table.location, storage_of(table))
         return None if found is None else layout_of(found, table.options.get("properties"))
 
     def check_mode(self, table: TableRecord, head: Head | None, mode: str) -> None:
-        from distop.lake.delta.commit import delta_table, refuse_unwritable
-
         super().check_mode(table, head, mode)
         found = delta_table(table.location, storage_of(table)) if mode == "overwrite" else None
         if found is not None:
             refuse_unwritable(found, mode)
 
     def check(self, layout: Layout) -> None:
-        from distop.lake.delta.output import check_layout
-
         check_layout(layout)
 
     def holds_data(self, table: TableRecord, head: Head | None) -> Exception | None:
-        from distop.lake.delta.commit import delta_table
-        from distop.lake.delta.output import refuse_data
-
         return _refusal(lambda: refuse_data(table.name, delta_table(table.location, storage_of(table))))
 
     def lists_in_records(self, arg: OperationArg) -> bool:
-        from distop.lake.delta.output import MAX_INLINE_JOBS
-
         return not arg.dynamic and arg.partition_count <= MAX_INLINE_JOBS
 
     def file_list(self, layout: Layout, arg: OperationArg) -> FileList:
-        from distop.lake.delta.output import DeltaFileList
-
         folder = staging_folder(arg, data_folder(DELTA)).removeprefix(arg.location).lstrip("/")
         return DeltaFileList(layout, folder)
 

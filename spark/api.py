@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 from distop.errors import PreconditionFailed
 from distop.executor.launch.settings import refuse_old
+from distop.spark.options import ReadOptions, read_options, write_options
+from distop.spark.target import connect
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from distop.client import Operation
-    from distop.spark.options import ReadOptions
 
 
 def register(session: SparkSession) -> None:
@@ -60,8 +61,6 @@ def read(
     InvalidArgument
         The filter or a column does not fit the table.
     """
-    from distop.spark.options import read_options
-
     given = {
         "table": table,
         "coordinator": coordinator,
@@ -83,7 +82,6 @@ def read(
 def _check(options: ReadOptions) -> None:
     """Raise here what Spark would wrap into errors of its own."""
     from distop.spark.reading import find_snapshot
-    from distop.spark.target import connect
 
     with connect(options) as client:
         snapshot = find_snapshot(client, options)
@@ -126,7 +124,6 @@ def write(
         Spark cannot write the files of such a table itself.
     """
     from distop.spark.native_write import write_frame
-    from distop.spark.options import write_options
 
     given = {**options, "table": table, "mode": mode, "coordinator": coordinator, "requestId": request_id}
     chosen = write_options({name: value for name, value in given.items() if value}, overwrite=False)

@@ -13,7 +13,8 @@ from typing import Any, Literal
 import msgspec
 
 from distop.commit.contract import IGNORED, Contribution, FinishContext, TransactionalStep
-from distop.errors import AlreadyIngested, PreconditionFailed, StreamGap, WriteTooOld
+from distop.errors import AlreadyIngested, CorruptRecord, PreconditionFailed, StreamGap, WriteTooOld
+from distop.lake.layout.model import Layout
 from distop.lake.writing.prepared import LIST, MAX_AGE_S, TYPE, age_of
 from distop.metastore.records.operation import Effect, OperationArg, StepRecord, WatermarkMove
 from distop.operations.api import DistributedOperation, Plan, PlanRequest, Role, Scope
@@ -158,9 +159,6 @@ def _parsed(request: PlanRequest) -> WriteArgument:
 
 
 def _check_layout(argument: WriteArgument) -> None:
-    from distop.errors import CorruptRecord
-    from distop.lake.layout.model import Layout
-
     try:
         Layout.from_json(argument.layout)
     except CorruptRecord as error:

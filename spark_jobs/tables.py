@@ -47,6 +47,7 @@ from distop.errors import CorruptRecord, InvalidArgument, JobFailed, Preconditio
 from distop.lake.iceberg.content import is_live
 from distop.lake.iceberg.metadata_files import TableFile
 from distop.lake.iceberg.rollback import target_of
+from distop.lake.index.lookup import left_of
 from distop.lake.layout.model import check_format, file_io, load_metadata
 from distop.lake.layout.partitioning import identity_columns, partition_path
 from distop.lake.layout.properties import FORMAT_VERSION
@@ -54,7 +55,7 @@ from distop.lake.layout.schemas import check_types, fields_within
 from distop.lake.predicates.binding import ALL, Predicate, predicate_of
 from distop.lake.predicates.proofs import Pruning, matching_groups
 from distop.lake.predicates.rows import chosen
-from distop.lake.pyiceberg_private import batches_of, scan_of
+from distop.lake.pyiceberg_arrow import batches_of, scan_of
 from distop.lake.rewriting.deletes import Deletes, equality_fields
 from distop.lake.storage.storage import StorageOptions
 from distop.metastore.records.operation import OperationArg
@@ -305,8 +306,6 @@ class TableSnapshot:
 
     def _narrowed(self, files: list[PlannedFile], predicate: Predicate) -> list[PlannedFile]:
         """The files that an index does not rule out."""
-        from distop.lake.index.lookup import left_of
-
         root, paths = self.metadata.location.rstrip("/"), [file.path for file in files]
         partitioned: dict[int, set[str]] = defaultdict(set)
         for file in files:

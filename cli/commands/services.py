@@ -256,7 +256,6 @@ def _checked(
     check: bool,
     stores: Sequence[str],
 ) -> int:
-    from distop.executor.checking.workers import check as check_workers
     from distop.executor.runner.service import NO_SPARK, require_spark
 
     if not check:
@@ -268,6 +267,8 @@ def _checked(
             details={"field": "master"},
         )
     require_spark(master)
+    from distop.executor.checking.workers import check as check_workers  # loads pyspark
+
     found = check_workers(etcd, master, settings, stores)
     out.checked(found.workers, found.findings)
     return SOMETHING_WRONG if found.wrong else 0

@@ -9,7 +9,10 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
 
 from distop.errors import DistopError, InvalidArgument
 from distop.executor.checking import probe
@@ -25,9 +28,6 @@ from distop.metastore.etcd.config import PASSWORD, PASSWORD_FILE, EtcdConfig
 from distop.operations import Registry
 from distop.operations.registry import VARIABLE
 from distop.proto.identity import own_version
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 SKEW_S = 5.0
 """How far clocks may be apart: as of ``distop doctor``."""
@@ -301,8 +301,6 @@ def ask(session: SparkSession, asked: probe.Asked) -> Checked:
 
 def _round(session: SparkSession, asked: probe.Asked, deadline: float) -> list[dict[str, Any]]:
     """One task for each slot: Spark deals them out to all executors that are free."""
-    from pyspark import cloudpickle
-
     context = session.sparkContext
     tasks = min(MOST_TASKS, max(1, context.defaultParallelism, 2 * executors_of(context)))
     context.setJobGroup(GROUP, "distop executor --check", interruptOnCancel=True)

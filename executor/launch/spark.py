@@ -11,7 +11,9 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pyspark.sql import SparkSession
 
 from distop.executor.host.sidecar_folder import SidecarFolder
 from distop.executor.launch.launch import Launch, LauncherBroken, pack
@@ -23,9 +25,6 @@ from distop.executor.sidecar.client import SidecarUnavailable, dial
 from distop.executor.task.task import TaskSummary
 from distop.metastore.etcd.config import PASSWORD, PASSWORD_FILE, EtcdConfig
 from distop.operations.registry import VARIABLE
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 log = logging.getLogger(__name__)
 
@@ -226,8 +225,6 @@ def make_session(master: str, settings: Mapping[str, str]) -> SparkSession:
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    from pyspark.sql import SparkSession
-
     builder = SparkSession.builder.master(with_retries(master)).appName("distop")
     for name, value in {**SETTINGS, **REAPED, **settings}.items():
         builder = builder.config(name, value)

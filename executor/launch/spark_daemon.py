@@ -12,6 +12,8 @@ import sys
 from contextlib import redirect_stdout
 from importlib import import_module
 
+from pyspark.daemon import manager
+
 LOADED = (
     "distop.executor.task.task",
     "distop.executor.launch.spark_task",
@@ -21,8 +23,6 @@ LOADED = (
 
 def main() -> None:
     """As ``python -m pyspark.daemon``, with the same arguments."""
-    from pyspark.daemon import manager
-
     # All modules stay loaded: garbage collection meanwhile takes a sixteenth of the loading time.
     gc.disable()
     # Spark reads from the output the port of the daemon, and nothing else.

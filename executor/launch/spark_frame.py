@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from pyspark import TaskContext
 
 from distop.errors import DistopError, JobFailed, SourceIncomplete
 from distop.executor.launch.launch import Launch, LaunchFailed
@@ -53,7 +54,6 @@ class SparkFrameTask:
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
         import pyarrow as pa
-        from pyspark import TaskContext
 
         context = TaskContext.get()
         if context is None:

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from pyspark import TaskContext
+
 from distop.executor.host.scratch import Scratch
 from distop.executor.host.sidecar_folder import SidecarFolder
 from distop.executor.sidecar.client import SidecarClient, client_of_this_process
@@ -50,8 +52,6 @@ class SparkTask:
     allowed: Mapping[str, str] = field(default_factory=lists)
 
     def __call__(self, packs: Iterable[list[str]]) -> Iterator[TaskSummary]:
-        from pyspark import TaskContext
-
         # Read at once: Spark does not reuse a worker that leaves its input unread.
         partitions = [partition for pack in packs for partition in pack]
         client, work = self.begin()

@@ -20,6 +20,7 @@ from distop.executor.launch.launch import LauncherBroken, LocalLauncher, TaskLau
 from distop.executor.ledger.ledger import Ledger
 from distop.executor.runner.options import RunnerOptions, ServedTypes, Tally
 from distop.executor.runner.runner import Runner
+from distop.lake.storage.allowed import restrict
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.records.names import OperationId
@@ -74,9 +75,18 @@ def run(config: ExecutorConfig) -> int:
     return _run(config, types, session=None, stop=None, ready=lambda _: notify_manager("READY=1"))
 
 
-def run_with(session: SparkSession | None, config: ExecutorConfig, stop: threading.Event | None) -> int:
-    """Serve with a session of the caller, which stays the caller's, until ``stop`` is set (or until a signal,
-    if this is the main thread)."""
+def run_in_program(
+    session: SparkSession | None,
+    etcd: EtcdConfig | None,
+    types: Sequence[str] | None,
+    max_operations: int,
+    stop: threading.Event | None,
+) -> int:
+    """Serve in a program of the caller: see :func:`distop.executor.run`."""
+    restrict()
+    config = ExecutorConfig(
+        etcd=etcd or EtcdConfig.from_env(), types=types, runner=RunnerOptions(max_operations=max_operations)
+    )
     return _run(config, ServedTypes(Registry(), config.types), session=session, stop=stop)
 
 

@@ -239,11 +239,9 @@ def delta_table(location: str, storage: StorageOptions | None = None) -> Any:
     Raises :class:`~distop.errors.ExtraMissing` if ``deltalake`` is not installed.
     """
     library = delta_library()
-    from deltalake.exceptions import TableNotFoundError
-
     try:
         return library.DeltaTable(location, storage_options=delta_options(location, storage))
-    except TableNotFoundError:
+    except library.exceptions.TableNotFoundError:
         return None
 
 
@@ -268,9 +266,6 @@ def _check_version(argument: DeltaArgument, table: Any) -> None:
 def _commit(table: Any, argument: DeltaArgument, files: list[DeltaFile], context: StepContext) -> bool:
     """One attempt; ``False`` if another commit was faster."""
     library = delta_library()
-    from deltalake.exceptions import CommitFailedError, DeltaError
-    from deltalake.transaction import AddAction, create_table_with_add_actions
-
     application, version = application_of(context)
     properties = library.CommitProperties(
         app_transactions=[library.Transaction(application, version)],
@@ -278,13 +273,15 @@ def _commit(table: Any, argument: DeltaArgument, files: list[DeltaFile], context
         max_commit_retries=0,
     )
     actions = [
-        AddAction(file.path, file.size, file.partition, file.modified, True, json.dumps(file.stats))
+        library.transaction.AddAction(
+            file.path, file.size, file.partition, file.modified, True, json.dumps(file.stats)
+        )
         for file in files
     ]
     schema = _schema_of(argument)
     try:
         if table is None:
-            create_table_with_add_actions(
+            library.transaction.create_table_with_add_actions(
                 argument.table,
                 schema,
                 actions,
@@ -306,9 +303,9 @@ def _commit(table: Any, argument: DeltaArgument, files: list[DeltaFile], context
                 argument.partition_by or None,
                 commit_properties=properties,
             )
-    except CommitFailedError:
+    except library.exceptions.CommitFailedError:
         return False
-    except DeltaError:
+    except library.exceptions.DeltaError:
         if table is None and delta_table(argument.table, context.arg.storage) is not None:
             return False
         raise

@@ -223,11 +223,9 @@ def add_columns(location: str, added: Layout, storage: StorageOptions | None = N
     Raises :class:`~distop.errors.Unavailable` if others commit to the table all the time.
     """
     table = delta_table(location, storage)
-    from deltalake.exceptions import CommitFailedError
-
     try:
         table.alter.add_columns(list(_in_delta(added).fields))
-    except CommitFailedError as error:
+    except delta_library().exceptions.CommitFailedError as error:
         raise Unavailable(f"{location} changes all the time: {error}") from error
 
 

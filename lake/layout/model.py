@@ -29,7 +29,7 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
 from distop.errors import CorruptRecord, PreconditionFailed
 from distop.lake.layout.metadata import check_columns, read_metadata
 from distop.lake.layout.properties import FORMAT_VERSION, check_properties, of_new_table
-from distop.lake.layout.schemas import check_names, from_arrow, refuse_twins
+from distop.lake.layout.schemas import check_names, refuse_twins
 from distop.lake.layout.terms import parse_partitioning
 from distop.lake.storage.allowed import check_location
 from distop.lake.storage.storage import StorageOptions, io_properties
@@ -120,6 +120,8 @@ class Layout:
             transform (``field`` is ``partition_by``), or a property names code (``field`` is ``properties``).
         """
         if not isinstance(schema, Schema):
+            from distop.lake.layout.arrow import from_arrow  # loads pyarrow
+
             schema = from_arrow(schema)
         check_names(column.name for column in schema.columns)
         fresh = assign_fresh_schema_ids(schema)

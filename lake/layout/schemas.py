@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 from pyiceberg.partitioning import PartitionField
 from pyiceberg.schema import Schema
@@ -40,7 +39,6 @@ from distop.lake.layout.sizes import (
     MAX_ID,
     MAX_NESTING,
 )
-from distop.lake.pyiceberg_private import schema_without_ids
 
 _TYPES: dict[str, Callable[[], PrimitiveType]] = {
     "boolean": BooleanType,
@@ -81,7 +79,7 @@ def parse_schema(fields: Iterable[str] | Mapping[str, str]) -> Schema:
 def _split_field(text: object) -> tuple[str, str]:
     name, colon, type_text = str(text).rpartition(":")
     if not colon:
-        raise _bad_schema(f"{text!r} is not a column: write 'name: type'", str(text))
+        raise bad_schema(f"{text!r} is not a column: write 'name: type'", str(text))
     return name.strip(), type_text
 
 
@@ -93,11 +91,11 @@ def _parse_type(name: str, text: str) -> PrimitiveType:
         precision, scale = int(match[1]), int(match[2])
         if 1 <= precision <= 38 and scale <= precision:
             return DecimalType(precision, scale)
-        raise _bad_schema(f"column {name!r}: {text} needs 1 <= precision <= 38 and scale <= precision", name)
+        raise bad_schema(f"column {name!r}: {text} needs 1 <= precision <= 38 and scale <= precision", name)
     if (match := _FIXED.fullmatch(lowered)) and 0 < int(match[1]) <= MAX_ID:
         return FixedType(int(match[1]))
     known = ", ".join([*_TYPES, "decimal(p,s)", "fixed[n]"])
-    raise _bad_schema(f"column {name!r} has the unknown type {text!r}; known: {known}", name)
+    raise bad_schema(f"column {name!r} has the unknown type {text!r}; known: {known}", name)
 
 
 def check_schema(schema: Schema) -> None:
@@ -112,26 +110,26 @@ def check_schema(schema: Schema) -> None:
         field, depth = waiting.pop()
         seen += 1
         if seen > MAX_COLUMNS:
-            raise _bad_schema(f"there are more than {MAX_COLUMNS:,} columns", "")
+            raise bad_schema(f"there are more than {MAX_COLUMNS:,} columns", "")
         if field.field_id > MAX_ID:
-            raise _bad_schema(
+            raise bad_schema(
                 f"column {field.name[:50]!r} has the id {field.field_id}, at most {MAX_ID} is allowed",
                 field.name[:50],
             )
         if field.field_id in ids:
-            raise _bad_schema(f"two columns have the id {field.field_id}", field.name[:50])
+            raise bad_schema(f"two columns have the id {field.field_id}", field.name[:50])
         ids.add(field.field_id)
         if not field.name:
-            raise _bad_schema("a column has no name", "")
+            raise bad_schema("a column has no name", "")
         for text, most in ((field.name, MAX_COLUMN_NAME), (field.doc or "", MAX_COLUMN_DOC)):
             if len(text) > most:
-                raise _bad_schema(
+                raise bad_schema(
                     f"column {field.name[:50]!r} has a text of {len(text):,} characters, at most {most:,} "
                     "are allowed",
                     field.name[:50],
                 )
         if field.initial_default is not None or field.write_default is not None:
-            raise _bad_schema(
+            raise bad_schema(
                 f"column {field.name[:50]!r} has a default value, as only tables of format 3 may",
                 field.name[:50],
             )
@@ -139,7 +137,7 @@ def check_schema(schema: Schema) -> None:
             _parse_type(field.name[:50], str(field.field_type))
         inner = fields_within(field.field_type)
         if inner and depth > MAX_NESTING:
-            raise _bad_schema(
+            raise bad_schema(
                 f"column {field.name[:50]!r}: values are nested deeper than {MAX_NESTING} levels",
                 field.name[:50],
             )
@@ -209,14 +207,14 @@ def check_fields(fields: Sequence[object]) -> None:
     """Refuse more partition or sort fields, or greater ids, than a table may have. Raises as
     :func:`check_schema`."""
     if len(fields) > MAX_FIELDS:
-        raise _bad_schema(
+        raise bad_schema(
             f"there are {len(fields):,} fields to partition or sort by, at most {MAX_FIELDS:,} are allowed",
             "",
         )
     for field in fields:
         if isinstance(field, PartitionField) and field.field_id > MAX_ID:
             name = field.name[:50]
-            raise _bad_schema(
+            raise bad_schema(
                 f"partition field {name!r} has the id {field.field_id}, at most {MAX_ID} is allowed", name
             )
 
@@ -225,58 +223,22 @@ def check_names(names: Iterable[str]) -> None:
     seen: set[str] = set()
     for name in names:
         if not name:
-            raise _bad_schema("a column has no name", name)
+            raise bad_schema("a column has no name", name)
         if len(name) > MAX_COLUMN_NAME:
-            raise _bad_schema(
+            raise bad_schema(
                 f"column {name[:50]!r}... has a name of {len(name):,} characters, at most "
                 f"{MAX_COLUMN_NAME:,} are allowed",
                 name[:50],
             )
         if len(seen) >= MAX_COLUMNS:
-            raise _bad_schema(f"there are more than {MAX_COLUMNS:,} columns", "")
+            raise bad_schema(f"there are more than {MAX_COLUMNS:,} columns", "")
         if name in seen:
-            raise _bad_schema(f"column {name!r} is named twice", name)
+            raise bad_schema(f"column {name!r} is named twice", name)
         seen.add(name)
     if not seen:
-        raise _bad_schema("the schema has no columns", "")
+        raise bad_schema("the schema has no columns", "")
 
 
-def _bad_schema(message: str, column: str) -> InvalidArgument:
+def bad_schema(message: str, column: str) -> InvalidArgument:
+    """The error for columns that no table can have; ``column`` is the first of them, or empty."""
     return InvalidArgument(message, details={"field": "schema", "column": column})
-
-
-def from_arrow(schema: Any) -> Schema:
-    import pyarrow as pa
-    from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException
-
-    widened = pa.schema([column.with_type(_widened(column.type)) for column in schema])
-    try:
-        return schema_without_ids(widened)
-    except UnsupportedPyArrowTypeException as error:
-        column = error.field
-        raise _bad_schema(
-            f"column {column.name!r}: Iceberg has no type {column.type}", column.name
-        ) from error
-    except (TypeError, ValueError) as error:
-        raise _bad_schema(f"this cannot be an Iceberg schema: {error}", "") from error
-
-
-def _widened(kind: Any) -> Any:
-    """The Iceberg-compatible Arrow type that holds all values of ``kind``."""
-    import pyarrow as pa
-
-    if pa.types.is_uint32(kind):
-        return pa.int64()
-    if pa.types.is_uint64(kind):
-        return pa.decimal128(20, 0)
-    if pa.types.is_null(kind):
-        return pa.string()
-    if pa.types.is_date64(kind):
-        return pa.date32()
-    if pa.types.is_time(kind):
-        return pa.time64("us")
-    if pa.types.is_timestamp(kind):
-        return pa.timestamp("us", tz="UTC" if kind.tz else None)
-    if pa.types.is_dictionary(kind):
-        return _widened(kind.value_type)
-    return kind

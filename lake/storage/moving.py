@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from fsspec import AbstractFileSystem
+
 from distop.errors import StepConflict, Unavailable
 from distop.lake.storage.places import OBJECT_STORES, READ_BYTES, Content, Place, new_digest
 from distop.metastore.crashpoints import reached
@@ -270,8 +272,6 @@ def _stem(target: str) -> str:
 
 def _renames(fs: Any) -> bool:
     """Whether a file system has a real rename, instead of copying and removing."""
-    from fsspec import AbstractFileSystem
-
     return type(fs).mv is not AbstractFileSystem.mv and not set(_protocols(fs)) & OBJECT_STORES
 
 

@@ -27,7 +27,7 @@ from pyiceberg.utils.properties import property_as_int
 from distop.errors import BadRow, InvalidArgument
 from distop.lake.layout.model import Layout, file_io
 from distop.lake.layout.partitioning import Partitioner, PartitionKey
-from distop.lake.pyiceberg_private import parquet_options
+from distop.lake.pyiceberg_arrow import parquet_options
 from distop.lake.storage.places import Md5Writer
 from distop.lake.storage.storage import StorageOptions
 from distop.lake.writing.casts import check_never_empty, checked_cast

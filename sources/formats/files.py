@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import io
+import lzma
 import os
 import posixpath
 import time
@@ -134,8 +135,6 @@ class OpenFile:
         if self.compression is None:
             return raw
         if self.compression == "xz":
-            import lzma
-
             return cast(BinaryIO, lzma.LZMAFile(raw))
         import pyarrow as pa
 
@@ -155,12 +154,11 @@ def resolve(url: str) -> tuple[FileSystem, str]:
     ExtraMissing
         The same for S3.
     """
-    import fsspec
-    from fsspec.core import url_to_fs
+    from fsspec import filesystem, url_to_fs
 
     check_source(url)
     if url.startswith(("/", "file://")):
-        return fsspec.filesystem("file"), os.path.normpath("/" + url.removeprefix("file://").lstrip("/"))
+        return filesystem("file"), os.path.normpath("/" + url.removeprefix("file://").lstrip("/"))
     require_file_system(url)
     try:
         fs, path = url_to_fs(url, **web_options(url))

@@ -12,6 +12,7 @@ ended when the answer is no longer needed. Such workers are reused: starting one
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -207,8 +208,6 @@ def _limit() -> None:
 
     assert pa.__version__  # it counts as loaded
     with suppress(ImportError, OSError, ValueError):
-        import resource
-
         with open("/proc/self/statm") as file:
             most = int(file.read().split()[0]) * resource.getpagesize() + ADDRESS_SPACE
         resource.setrlimit(resource.RLIMIT_AS, (most, most))

@@ -21,7 +21,7 @@ from distop.lake.layout.evolution import evolved, put_on
 from distop.lake.layout.model import Layout
 from distop.lake.layout.schemas import parse_schema
 from distop.lake.layout.sizes import MAX_ID
-from distop.lake.pyiceberg_private import schema_without_ids
+from distop.lake.pyiceberg_arrow import schema_without_ids
 from distop.lake.rewriting.modes import IcebergOverwrite
 from distop.metastore.records.table import TableRecord
 from support.tables.publishing import Table
