@@ -54,7 +54,7 @@ from distop.landing.walk import (
     open_file_system,
 )
 from distop.metastore.crashpoints import reached
-from distop.sources.formats.files import marker_versions
+from distop.sources.markers import marker_versions
 
 log = logging.getLogger(__name__)
 
@@ -152,7 +152,7 @@ class Landing:
         try:
             ordering = self._client.ordering(self._table)
             self._tell_failed(ordering, report)
-            report.problems.update({name: self._of_rewritten(name) for name in ordering.rewritten})
+            report.problems.update({name: self._rewritten_message(name) for name in ordering.rewritten})
             doubtful = self._perhaps_forgotten(found, ordering)
             if doubtful:
                 report.problems[""] = _of_doubtful(self._table, doubtful)
@@ -264,7 +264,7 @@ class Landing:
                 self._table, name, batch.operation, present, replace=self._replace
             )
             if answer.became == "rewritten":
-                report.problems[name] = self._of_rewritten(name)
+                report.problems[name] = self._rewritten_message(name)
             elif answer.became == "queued":
                 report.problems.pop(name, None)
                 report.published.append(name)
@@ -273,7 +273,7 @@ class Landing:
                 return  # it was queued or applied meanwhile
         self._checked[name] = present
 
-    def _of_rewritten(self, name: str) -> str:
+    def _rewritten_message(self, name: str) -> str:
         return (
             "it was written again since it was applied, and the table has its old rows: "
             f"distop backlog replace {self._table} {name}"

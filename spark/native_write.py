@@ -45,7 +45,7 @@ from distop.lake.layout.partitioning import Partitioner, PartitionKey
 from distop.lake.storage.listing import entries
 from distop.lake.writing.file_lists import IcebergFileList, WrittenFile
 from distop.lake.writing.prepared import PreparedTask, folder_of
-from distop.sources.formats.conversion import fitting
+from distop.sources.formats.columns import fitting
 from distop.sources.formats.types import table_type
 from distop.spark.options import WriteOptions
 from distop.spark.publication import (

@@ -15,12 +15,13 @@ import msgspec
 from distop.commit.contract import IGNORED, Contribution, FinishContext, TransactionalStep
 from distop.errors import AlreadyIngested, CorruptRecord, PreconditionFailed, StreamGap, WriteTooOld
 from distop.lake.layout.model import Layout
+from distop.lake.rows import rows_steps
 from distop.lake.writing.prepared import LIST, MAX_AGE_S, TYPE, age_of
 from distop.metastore.records.operation import Effect, OperationArg, StepRecord, WatermarkMove
 from distop.operations.api import DistributedOperation, Plan, PlanRequest, Role, Scope
 from distop.operations.arguments import invalid, parse
 from distop.operations.job import JobContext
-from distop.spark_jobs.ingest.argument import DEFAULT_ON_CONFLICT, steps_of
+from distop.spark_jobs.ingest.argument import DEFAULT_ON_CONFLICT
 from distop.spark_jobs.rules.gate import refuse_unchecked
 
 GAVE_UP = "gaveUp"
@@ -119,7 +120,7 @@ class Write(DistributedOperation):
     def commit_steps(self, operation: OperationArg) -> Sequence[StepRecord]:
         """As the mode says; and a note of the write's name."""
         note = StepRecord(step="write.note")
-        return [note] if operation.argument.get(GAVE_UP) else [*steps_of(operation), note]
+        return [note] if operation.argument.get(GAVE_UP) else [*rows_steps(operation), note]
 
     def start_or_resume_job(self, job: JobContext) -> None:
         """It has no jobs."""

@@ -14,7 +14,7 @@ from distop.lake.layout.owner import take_folder
 from distop.lake.layout.schemas import parse_schema
 from distop.lake.writing.prepared import folder_of, new_write
 from distop.lake.writing.writer import StagedWriter
-from distop.sources.formats.conversion import check_columns, columns_for
+from distop.sources.formats.columns import check_columns, columns_for
 from distop.spark.options import Common, WriteOptions
 from distop.spark_jobs.rules.gate import refuse_unchecked
 from distop.spark_jobs.spark_types import arrow_schema

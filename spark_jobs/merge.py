@@ -48,7 +48,7 @@ from distop.operations.api import PlanRequest
 from distop.operations.arguments import invalid
 from distop.operations.job import JobContext
 from distop.spark_jobs.delete.job import TableRows, files_of
-from distop.spark_jobs.delete.operation import bytes_per_job
+from distop.spark_jobs.delete.planning import bytes_per_job
 
 _KEYS = (
     BooleanType,

@@ -267,7 +267,7 @@ def _checked(
             details={"field": "master"},
         )
     require_spark(master)
-    from distop.executor.checking.workers import check as check_workers  # loads pyspark
+    from distop.executor.checking.spark_setup import check as check_workers  # loads pyspark
 
     found = check_workers(etcd, master, settings, stores)
     out.checked(found.workers, found.findings)

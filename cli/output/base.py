@@ -14,7 +14,7 @@ from distop.errors import DistopError
 
 if TYPE_CHECKING:
     from distop.client import Leader, Member, Operation, OperationUpdate, Watermarks
-    from distop.executor.checking.workers import WorkerFinding
+    from distop.executor.checking.spark_setup import WorkerFinding
 
 Format = Literal["table", "json"]
 Listing = Literal[

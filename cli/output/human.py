@@ -58,7 +58,7 @@ from distop.errors import DistopError
 from distop.proto.json_text import series_of
 
 if TYPE_CHECKING:
-    from distop.executor.checking.workers import WorkerFinding
+    from distop.executor.checking.spark_setup import WorkerFinding
 
 T = TypeVar("T")
 

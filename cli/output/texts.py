@@ -23,7 +23,7 @@ from distop.client import (
 from distop.proto.json_text import series_of, violations_of
 
 if TYPE_CHECKING:
-    from distop.executor.checking.workers import WorkerFinding
+    from distop.executor.checking.spark_setup import WorkerFinding
 
 
 STATE_STYLES = {

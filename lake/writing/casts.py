@@ -11,7 +11,7 @@ import pyarrow.types as is_
 
 from distop.lake.writing import decimals
 from distop.lake.writing.floats import unlike_texts, unlike_wider
-from distop.lake.writing.integers import unlike_text
+from distop.lake.writing.integers import why_refused
 
 Values = TypeVar("Values", pa.Array, pa.ChunkedArray)
 
@@ -61,9 +61,9 @@ def _unlike(given: pa.Array | pa.ChunkedArray, made: pa.Array | pa.ChunkedArray)
         return unlike_texts(given.cast(pa.large_string()), made)
     is_text = not is_.is_primitive(source) and not is_.is_decimal(source)
     if is_.is_integer(kind) and is_text:
-        return unlike_text(given.cast(pa.large_string()), kind)
+        return why_refused(given.cast(pa.large_string()), kind)
     if is_.is_decimal(kind) and is_text:
-        return decimals.unlike_text(given.cast(pa.large_string()), made)
+        return decimals.why_refused(given.cast(pa.large_string()), made)
     if is_.is_decimal(kind) and not is_.is_floating(source):
         whole = given.cast(pa.decimal128(decimals.MAX_DIGITS, 0)) if is_checked else given
         return decimals.unlike_number(whole, made)

@@ -14,7 +14,7 @@ _PIECE_BYTES = 1 << 18
 """What is looked at in one go: more would not stay in the processor's cache."""
 
 
-def unlike_text(texts: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> str:
+def why_refused(texts: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> str:
     """Why an integer of a type is not the text, ``large_string``, that Arrow has made it of; empty if all
     are."""
     chunks = texts.chunks if isinstance(texts, pa.ChunkedArray) else [texts]

@@ -102,7 +102,7 @@ async def settle(
             doubt = True
             if any(isinstance(op, Txn) and op.writes() for op in current.then):
                 raise  # the compares of the outer one do not show whether a nested one happened
-            found = await _read_back(client, current)
+            found = await _outcome_when_full(client, current)
             if found is not None:
                 return found
             doubt = before
@@ -150,7 +150,7 @@ def _may_pass(error: DistopError) -> bool:
     return error.retryable and not isinstance(error, LeaseLost)
 
 
-async def _read_back(client: EtcdClient, txn: Txn) -> Settled | None:
+async def _outcome_when_full(client: EtcdClient, txn: Txn) -> Settled | None:
     """The state after a full etcd has refused a transaction; ``None`` if it certainly did not happen.
 
     etcd also refuses what it has just done. Then something that the transaction compared has changed.

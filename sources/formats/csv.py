@@ -23,6 +23,7 @@ from distop.lake.writing.decimals import has_room, may_vanish
 from distop.lake.writing.floats import has_large, may_round
 from distop.lake.writing.integers import may_be_hexadecimal
 from distop.sources.formats.bad_rows import Unconvertible
+from distop.sources.formats.conversion import convert
 from distop.sources.formats.files import OpenFile
 from distop.sources.formats.guesses import first_code, is_int_or_float, no_values
 from distop.sources.formats.options import CsvOptions
@@ -35,7 +36,8 @@ from distop.sources.formats.text_file import (
     last_line_end,
     split_lines,
 )
-from distop.sources.formats.types import UTC, TimeFormat, convert, is_number, text_type
+from distop.sources.formats.times import UTC, TimeFormat
+from distop.sources.formats.types import is_number, text_type
 
 _FIELD_COUNT = re.compile(
     r"CSV parse error: Row #(?P<row>\d+): Expected (?P<expected>\d+) columns, got (?P<found>\d+)"

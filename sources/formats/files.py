@@ -13,22 +13,19 @@ import os
 import posixpath
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, BinaryIO, Protocol, cast
 
 from distop.errors import (
     ArgumentTooLarge,
-    Cancelled,
     DistopError,
     SourceEmpty,
-    SourceIncomplete,
     SourceUnreadable,
 )
 from distop.lake.storage.allowed import check_source
-from distop.lake.storage.listing import entity_tag, modified, version
+from distop.lake.storage.listing import entity_tag, modified
 from distop.lake.storage.storage import require_file_system, web_options
 from distop.metastore.records.locations import refuse_password
 from distop.operations.arguments import invalid
@@ -221,58 +218,6 @@ def find_files(
     return FoundSource(fs.unstrip_protocol(folder).removesuffix("/"), found)
 
 
-def marker_versions(urls: Collection[str]) -> dict[str, str]:
-    """The files that mark a source as complete, and their present versions.
-
-    Unlike files of data they may be empty.
-
-    Raises :class:`~distop.errors.SourceIncomplete` if one does not exist.
-    """
-    if len(urls) > MAX_PATHS:
-        raise invalid("markers", f"there are more than {MAX_PATHS} markers", "start several operations")
-    found = {}
-    for url in urls:
-        fs, path = resolve(_checked_url(url))
-        fs.invalidate_cache()
-        try:
-            info = fs.info(path)
-        except FileNotFoundError:
-            raise _incomplete(url, "does not exist") from None
-        found[url] = version(info)
-    return found
-
-
-def check_markers(versions: Mapping[str, str]) -> None:
-    """Check that no marker was removed or written again since: then files may have been, too.
-
-    Raises :class:`~distop.errors.SourceIncomplete`.
-    """
-    for url, present in marker_versions(versions).items():
-        if present != versions[url]:
-            raise _incomplete(url, "was written again while the files were read")
-
-
-@contextmanager
-def while_complete(markers: Mapping[str, str]) -> Iterator[None]:
-    """Read files of a source whose markers had these versions before, and have them still at the end.
-
-    An error is only the source's own if they do: half-written files are bad in many ways. Raises
-    :class:`~distop.errors.SourceIncomplete` in place of it.
-    """
-    try:
-        yield
-    except (SourceIncomplete, Cancelled):
-        raise
-    except Exception:
-        check_markers(markers)
-        raise
-    check_markers(markers)
-
-
-def _incomplete(marker: str, why: str) -> SourceIncomplete:
-    return SourceIncomplete(f"{marker} {why}", details={"field": "markers", "path": marker})
-
-
 @dataclass
 class _Search:
     """Lists folders within limits."""
@@ -360,7 +305,7 @@ def _expand(paths: list[str], most: int) -> tuple[FileSystem, list[str]]:
     file_system: FileSystem | None = None
     roots: list[str] = []
     for path in paths:
-        fs, root = resolve(_checked_url(path))
+        fs, root = resolve(checked_url(path))
         if file_system is None:
             # A coordinator runs for long, and its cached listings may be stale.
             fs.invalidate_cache()
@@ -387,7 +332,8 @@ def _expand(paths: list[str], most: int) -> tuple[FileSystem, list[str]]:
     return file_system, roots
 
 
-def _checked_url(path: str) -> str:
+def checked_url(path: str) -> str:
+    """A caller's path or URL; raises :class:`~distop.errors.InvalidArgument` if no job could open it."""
     if path.startswith("/"):
         return path
     refuse_password(path, "paths")

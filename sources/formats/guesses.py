@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from pyarrow import types as is_
 
 from distop.sources.formats.bad_rows import Unconvertible
-from distop.sources.formats.types import convert
+from distop.sources.formats.conversion import convert
 
 _INTEGER = "^(0|-?[1-9][0-9]*)$"
 """There is no integer -0."""

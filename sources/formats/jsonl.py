@@ -24,6 +24,7 @@ from pyarrow.json import ParseOptions, ReadOptions, read_json
 from distop.lake.writing.decimals import may_vanish
 from distop.lake.writing.floats import doubtful_lines, has_large, unlike_double
 from distop.sources.formats.bad_rows import Unconvertible
+from distop.sources.formats.conversion import convert
 from distop.sources.formats.files import OpenFile
 from distop.sources.formats.reader import FileUnusable, ReadColumns
 from distop.sources.formats.text_file import (
@@ -40,7 +41,7 @@ from distop.sources.formats.text_file import (
     size_of_mark,
     split_lines,
 )
-from distop.sources.formats.types import convert, is_number, json_type
+from distop.sources.formats.types import is_number, json_type
 
 _STRING = rb'"(?:[^"\\]++|\\.)*+"'
 _TOKEN = re.compile(rb'\{(?:[^{}\[\]"]++|%b)*+\}|%b|[\[\]{},"]' % (_STRING, _STRING), re.DOTALL)

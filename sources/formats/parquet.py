@@ -19,9 +19,9 @@ from pyarrow import types as is_
 
 from distop.lake.writing.casts import as_lists
 from distop.sources.formats.bad_rows import Unconvertible, shown
+from distop.sources.formats.conversion import convert
 from distop.sources.formats.files import OpenFile
 from distop.sources.formats.reader import FileUnusable, ReadColumns, check_size, damage_named
-from distop.sources.formats.types import convert
 
 BATCH_ROWS = 64 * 1024
 

@@ -1,221 +1,23 @@
-"""Types of columns: what a source's types become in a table, which conversions are lossless, and doing them.
-
-There is one rule: a conversion gives the same value in another type, or it is an error. Nothing is silently
-rounded, truncated or moved to another time zone. One case is a convention: a time without a zone is read as
-UTC for a ``timestamptz`` column, if no other zone is given.
-
-Texts of dates and times are those of ISO-8601, or of a format that is given.
-"""
+"""Types of columns: what a source's types become in a table, and which conversions are lossless."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import types as is_
 
-from distop.errors import JobFailed
 from distop.lake.layout.sizes import MAX_NESTING
-from distop.lake.writing.casts import InvalidValue, Values, as_lists, checked_cast
 from distop.lake.writing.decimals import with_room
-from distop.sources.formats.bad_rows import Unconvertible, bad_value
-
-UTC = "UTC"
-_ZEROS = r"(\.[0-9]{6})0+($|[^0-9])"
-"""A fraction of a second with more than six digits, whose others are 0."""
-
-_ZONED = r":\d\d.*(Z|[+-]\d\d(:?\d\d)?)$"
-_MONTHS = [
-    *("january", "february", "march", "april", "may", "june"),
-    *("july", "august", "september", "october", "november", "december"),
-]
-_HOUR_OF_12 = "0?[1-9]|1[0-2]"
-_DIRECTIVES = {
-    "Y": ("Y", "[0-9]{4}"),
-    "y": ("y", "[0-9]{2}"),
-    "m": ("m", ""),
-    "b": ("b", f"(?i:{'|'.join(name[:3] for name in _MONTHS)})"),
-    "B": ("b", f"(?i:{'|'.join(_MONTHS)})"),
-    "d": ("d", ""),
-    "H": ("H", ""),
-    "I": ("I", _HOUR_OF_12),
-    "M": ("M", ""),
-    "S": ("S", ""),
-    "f": ("f", "[0-9]{1,9}"),
-    "p": ("p", "(?i:am|pm)"),
-    "z": ("z", "Z|[+-][0-9]{2}:?[0-9]{2}"),
-}
-"""Letter -> the part that it is, and its texts; those of ``""`` are one or two digits."""
-
-_NEEDS = {"p": "I", "I": "p", "f": "S", "S": "M", "M": "HI", "z": "HI"}
-"""A part of a time -> parts: it has a meaning only with one of them."""
-
-
-def times_of(texts: Values, target: pa.DataType, zone: str = UTC) -> Values:
-    """Texts as times of day, or as timestamps; without a zone they are in ``zone``, if ``target`` has one."""
-    read = _times_of_day if is_.is_time(target) else _instants if target.tz else _moments
-    try:
-        return read(texts, target, zone)
-    except pa.ArrowInvalid:
-        pass
-    try:
-        return read(pc.replace_substring_regex(texts, _ZEROS, r"\1\2"), target, zone)
-    except pa.ArrowInvalid as error:
-        if re.search(r"\.[0-9]{7}", str(error)):
-            raise pa.ArrowInvalid(f"{error}: more than six digits of a second") from None
-        raise
-
-
-def _moments(texts: Values, target: pa.DataType, _: str) -> Values:
-    return texts.cast(target)
-
-
-def _instants(texts: Values, target: pa.DataType, zone: str) -> Values:
-    """With a zone, without one, or some of each."""
-    try:
-        return texts.cast(target)
-    except pa.ArrowInvalid:
-        pass
-    local = pa.timestamp(target.unit)
-    try:
-        return _in_zone(texts.cast(local), target, zone)
-    except pa.ArrowInvalid:
-        zoned = pc.match_substring_regex(texts, _ZONED)
-    nothing = pa.scalar(None, texts.type)
-    with_zone = pc.if_else(zoned, texts, nothing).cast(target)
-    without_zone = _in_zone(pc.if_else(zoned, nothing, texts).cast(local), target, zone)
-    return pc.coalesce(with_zone, without_zone)
-
-
-def _in_zone(moments: Values, target: pa.DataType, zone: str) -> Values:
-    if zone == UTC:
-        return moments.cast(target)  # needs no database of time zones
-    try:
-        return pc.assume_timezone(moments, zone, ambiguous="raise", nonexistent="raise").cast(target)
-    except pa.ArrowInvalid as error:
-        first, _, _ = str(error).partition("\n")
-        raise InvalidValue(first.removesuffix(" between").removesuffix(".  It could be")) from None
-
-
-def check_zone(zone: str) -> None:
-    """Raises ``pa.ArrowInvalid`` for a time zone that is not known here."""
-    _in_zone(pa.array([0], pa.timestamp("us")), pa.timestamp("us", UTC), zone)
-
-
-def _times_of_day(texts: Values, target: pa.DataType, _: str) -> Values:
-    """Arrow cannot cast text to a time of day, but to a timestamp."""
-    day, nothing = (pa.scalar(text, pa.large_string()) for text in ("1970-01-01 ", ""))
-    moments = pc.binary_join_element_wise(day, texts.cast(pa.large_string()), nothing)
-    try:
-        return moments.cast(pa.timestamp("us")).cast(target)
-    except pa.ArrowInvalid as error:
-        reason = str(error).replace("'1970-01-01 ", "'").replace("type timestamp[us]", f"type {target}")
-        raise pa.ArrowInvalid(reason) from None
-
-
-class TimeFormat:
-    """A format of dates or of timestamps, with the letters of Python's ``strptime``.
-
-    Parameters
-    ----------
-    text:
-        Such as ``%d.%m.%Y %H:%M``. ``%y`` is a year from 1969 to 2068; names of months are English; ``%f`` is
-        a fraction of a second.
-    is_date:
-        Whether only dates have it.
-
-    Raises
-    ------
-    ValueError
-        It has other letters, or does not say which day it is.
-    """
-
-    def __init__(self, text: str, *, is_date: bool) -> None:
-        self.text = text
-        pattern, self._parts, position = "", set[str](), 0
-        for directive in re.finditer(r"%(.?)", text, re.DOTALL):
-            between, after = text[position : directive.start()], text[directive.end() :]
-            # Without a sign between them, only two digits separate two numbers.
-            alone = (bool(between) or not position) and not after.startswith("%")
-            pattern += re.escape(between)
-            pattern += "%" if directive[1] == "%" else self._group(directive[1], "{1,2}" if alone else "{2}")
-            position = directive.end()
-        self._pattern = f"^{pattern}{re.escape(text[position:])}$"
-        self._check(is_date)
-
-    def _group(self, letter: str, digits: str) -> str:
-        if letter not in _DIRECTIVES:
-            known = ", ".join(f"%{known}" for known in _DIRECTIVES)
-            raise ValueError(f"%{letter} is none of {known}")
-        part, pattern = _DIRECTIVES[letter]
-        if part in self._parts:
-            raise ValueError(f"%{letter} repeats a part that is named before")
-        self._parts.add(part)
-        return f"(?P<{part}>{pattern or '[0-9]' + digits})"
-
-    def _check(self, is_date: bool) -> None:
-        for letters in ("Yy", "mb", "d"):
-            if len(self._parts.intersection(letters)) != 1:
-                raise ValueError(
-                    "a year (%Y or %y), a month (%m, %b or %B) and a day (%d) are needed, once each"
-                )
-        if is_date and self._parts.intersection("HIMSfpz"):
-            raise ValueError("a date has no time of day")
-        for part, needed in _NEEDS.items():
-            if part in self._parts and not self._parts.intersection(needed):
-                raise ValueError(f"%{part} needs %{needed[0]}")
-        if {"H", "I"} <= self._parts:
-            raise ValueError("%H and %I are both hours")
-
-    @property
-    def zoned(self) -> bool:
-        """Whether times of this format have a zone."""
-        return "z" in self._parts
-
-    def iso(self, texts: Values) -> Values:
-        """Texts in this format, rewritten as ISO-8601 writes dates and times."""
-        found = pc.extract_regex(texts, self._pattern)
-        other = pc.and_(pc.is_valid(texts), pc.is_null(found))
-        if pc.any(other).as_py():
-            raise pa.ArrowInvalid(f"{texts.filter(other)[0].as_py()!r} is not of the form {self.text!r}")
-        part = {name: pc.struct_field(found, name) for name in self._parts}
-
-        def text(value: str) -> pa.Scalar:
-            return pa.scalar(value, texts.type)
-
-        def joined(sign: str, *parts: Values | pa.Scalar) -> Values:
-            return pc.binary_join_element_wise(*parts, text(sign))
-
-        def digits(name: str) -> Values | pa.Scalar:
-            return pc.utf8_lpad(part[name], 2, "0") if name in part else text("00")
-
-        if "y" in part:
-            century = pc.if_else(pc.greater_equal(part["y"], text("69")), text("19"), text("20"))
-            part["Y"] = joined("", century, part["y"])
-        if "b" in part:
-            names = pa.array([name[:3] for name in _MONTHS], texts.type)
-            place = pc.index_in(pc.utf8_slice_codeunits(pc.utf8_lower(part["b"]), 0, 3), names)
-            part["m"] = pc.add(place, 1).cast(texts.type)
-        if "p" in part:
-            hour = part["I"].cast(pa.int32())
-            morning = pc.if_else(pc.equal(hour, 12), 0, hour)
-            is_morning = pc.equal(pc.utf8_lower(part["p"]), text("am"))
-            part["H"] = pc.if_else(is_morning, morning, pc.add(morning, 12)).cast(texts.type)
-        date = joined("-", part["Y"], digits("m"), digits("d"))
-        if "H" not in part:
-            return date
-        seconds = joined(".", digits("S"), part["f"]) if "f" in part else digits("S")
-        moment = joined("T", date, joined(":", digits("H"), digits("M"), seconds))
-        return joined("", moment, part["z"]) if self.zoned else moment
+from distop.sources.formats.times import UTC
 
 
 class UnrepresentableType(Exception):
     """A type that no Iceberg table supports, or that a text format cannot represent. The text names it."""
 
 
-def _is_uuid(dtype: pa.DataType) -> bool:
+def is_uuid(dtype: pa.DataType) -> bool:
+    """Whether this is Arrow's type of UUIDs."""
     return isinstance(dtype, pa.UuidType)
 
 
@@ -251,7 +53,7 @@ def table_type(dtype: pa.DataType, depth: int = 0) -> pa.DataType:
         return pa.decimal128(dtype.precision, dtype.scale)
     if is_.is_binary(dtype) or is_.is_large_binary(dtype) or is_.is_binary_view(dtype):
         return pa.large_binary()
-    if is_.is_boolean(dtype) or is_.is_fixed_size_binary(dtype) or _is_uuid(dtype):
+    if is_.is_boolean(dtype) or is_.is_fixed_size_binary(dtype) or is_uuid(dtype):
         return dtype
     return _nested(dtype, lambda inner: table_type(inner, depth + 1))
 
@@ -267,7 +69,7 @@ def text_type(dtype: pa.DataType) -> pa.DataType:
     """
     if is_.is_timestamp(dtype) or is_.is_time(dtype) or is_.is_floating(dtype) or is_.is_decimal(dtype):
         return pa.large_string()
-    if is_.is_nested(dtype) or _family(dtype) == "bytes":
+    if is_.is_nested(dtype) or family(dtype) == "bytes":
         raise UnrepresentableType(f"CSV cannot hold values of type {dtype}")
     return dtype
 
@@ -282,7 +84,7 @@ def json_type(dtype: pa.DataType) -> pa.DataType:
     """
     if is_.is_temporal(dtype):
         return pa.large_string()
-    if is_.is_map(dtype) or _family(dtype) == "bytes":
+    if is_.is_map(dtype) or family(dtype) == "bytes":
         raise UnrepresentableType(f"JSON cannot hold values of type {dtype}")
     if is_.is_float32(dtype):
         return pa.float64()  # Arrow's parser would make numbers infinite that are too large
@@ -311,7 +113,7 @@ def name_of(dtype: pa.DataType) -> str:
 
 
 def convertible(source: pa.DataType, target: pa.DataType) -> bool:
-    """Whether :func:`convert` goes from ``source`` to ``target`` without silent loss.
+    """Whether :func:`.conversion.convert` goes from ``source`` to ``target`` without silent loss.
 
     A conversion that may fail for single values is allowed: such a value is a bad row. Fields of structs go
     by name, as columns do: ``source`` may lack optional ones, which are then NULL. What it has in addition
@@ -321,19 +123,19 @@ def convertible(source: pa.DataType, target: pa.DataType) -> bool:
         return convertible(source.value_type, target)
     if source.equals(target) or is_.is_null(source):
         return True
-    family = _family(source)
-    if _family(target) not in _CONVERSIONS[family]:
+    kind = family(source)
+    if family(target) not in _CONVERSIONS[kind]:
         return False
-    if family == "float":
+    if kind == "float":
         return bool(is_.is_integer(target) or target.bit_width >= source.bit_width)
-    if family == "timestamp":
+    if kind == "timestamp":
         return bool(target.tz or not source.tz)
-    if family == "list":
+    if kind == "list":
         return convertible(source.value_type, target.value_type)
-    if family == "map":
+    if kind == "map":
         keys = convertible(source.key_type, target.key_type)
         return keys and convertible(source.item_type, target.item_type)
-    if family == "struct":
+    if kind == "struct":
         given = {field.name: field.type for field in source}
         return (
             len(given) == source.num_fields
@@ -343,7 +145,7 @@ def convertible(source: pa.DataType, target: pa.DataType) -> bool:
                 for field in target
             )
         )
-    return family != "bytes" or bool(table_type(source).equals(target))
+    return kind != "bytes" or bool(table_type(source).equals(target))
 
 
 def new_fields(given: pa.DataType, present: pa.DataType, path: str) -> list[str]:
@@ -392,7 +194,7 @@ def _is_list(dtype: pa.DataType) -> bool:
 
 def is_number(dtype: pa.DataType) -> bool:
     """Whether values of a type are numbers."""
-    return _family(dtype) in ("integer", "float", "decimal")
+    return family(dtype) in ("integer", "float", "decimal")
 
 
 def may_become(present: pa.DataType, wanted: pa.DataType) -> bool:
@@ -414,7 +216,7 @@ _FAMILIES: dict[str, tuple[Callable[[pa.DataType], bool], ...]] = {
     "list": (is_.is_list, is_.is_large_list, is_.is_fixed_size_list),
     "map": (is_.is_map,),
     "struct": (is_.is_struct,),
-    "bytes": (is_.is_binary, is_.is_large_binary, is_.is_binary_view, is_.is_fixed_size_binary, _is_uuid),
+    "bytes": (is_.is_binary, is_.is_large_binary, is_.is_binary_view, is_.is_fixed_size_binary, is_uuid),
 }
 _CONVERSIONS: dict[str, frozenset[str]] = {
     **{family: frozenset({family}) for family in _FAMILIES},
@@ -426,190 +228,6 @@ _CONVERSIONS: dict[str, frozenset[str]] = {
 }
 
 
-def _family(dtype: pa.DataType) -> str:
+def family(dtype: pa.DataType) -> str:
+    """The group of types with the same conversions that it belongs to, such as ``text`` or ``list``."""
     return next((name for name, tests in _FAMILIES.items() if any(test(dtype) for test in tests)), "other")
-
-
-def convert(values: Values, target: pa.DataType, column: str, zone: str = UTC) -> Values:
-    """``values`` as ``target``, also within nested ones: see :func:`convertible`.
-
-    Parameters
-    ----------
-    zone:
-        Of texts without one that become points in time.
-
-    Raises
-    ------
-    Unconvertible
-        A value has no equal in ``target``; names the column, and the field within it.
-    JobFailed
-        No value could have one; :func:`convertible` says so in advance.
-    """
-    source = values.type
-    if source.equals(target):
-        return values
-    if is_.is_nested(target) and _family(source) == _family(target):
-        if isinstance(values, pa.ChunkedArray):
-            return pa.chunked_array(
-                [_nested_values(chunk, target, column) for chunk in values.chunks], target
-            )
-        return _nested_values(values, target, column)
-    if _is_uuid(source):
-        values, source = values.cast(source.storage_type), source.storage_type
-    try:
-        return _converted(values, target, zone)
-    except InvalidValue as error:
-        raise Unconvertible(f"column {column!r}: {error}") from None
-    except pa.ArrowInvalid as error:
-        raise _refusal(str(error), values, target, column, zone) from None
-    except pa.ArrowNotImplementedError as error:
-        raise JobFailed(f"column {column!r}: {source} cannot become {target}: {error}") from error
-
-
-def _converted(values: Values, target: pa.DataType, zone: str) -> Values:
-    source = values.type
-    if _family(source) == "text" and (is_.is_timestamp(target) or is_.is_time(target)):
-        return times_of(values, target, zone)
-    if is_.is_integer(source) and is_.is_decimal(target):
-        # Arrow requires room for every value of the type, not only for the existing ones.
-        values = values.cast(pa.decimal128(38, 0))
-    return checked_cast(values, target)
-
-
-def _refusal(message: str, values: Values, target: pa.DataType, column: str, zone: str) -> Unconvertible:
-    """Arrow's error about a value, in the words of its parser of CSV files. Of many it does not say which."""
-    if _UNPARSABLE.search(message):
-        reason = _UNPARSABLE.sub(r"invalid value \1 for ", message)
-        return Unconvertible(f"column {column!r}: {reason}")
-    return bad_value(
-        column, values, lambda some: _converted(some, target, zone), f"invalid value {{}} for {target}"
-    )
-
-
-def _nested_values(values: pa.Array, target: pa.DataType, column: str) -> pa.Array:
-    """Structs, lists or maps, converted from within: what a NULL hides is not looked at."""
-    if is_.is_struct(target):
-        given = {field.name: part for field, part in zip(values.type, values.flatten(), strict=True)}
-        parts = []
-        for field in target:
-            part = given.get(field.name)
-            part = pa.nulls(len(values), field.type) if part is None else part
-            parts.append(_field_values(part, field, f"{column}.{field.name}", values.null_count))
-        return pa.StructArray.from_arrays(parts, fields=list(target), mask=values.is_null())
-    if is_.is_map(target):
-        offsets, entries = _elements(as_lists(values))
-        keys, items = entries.flatten()
-        keys = _field_values(keys, target.key_field, f"{column}.key")
-        items = _field_values(items, target.item_field, f"{column}.value")
-        return pa.MapArray.from_arrays(offsets.cast(pa.int32()), keys, items, type=target)
-    offsets, elements = _elements(values)
-    elements = _field_values(elements, target.value_field, f"{column}.element")
-    if is_.is_large_list(target):
-        return pa.LargeListArray.from_arrays(offsets, elements, type=target)
-    return pa.ListArray.from_arrays(offsets.cast(pa.int32()), elements, type=target)
-
-
-def _field_values(values: pa.Array, field: pa.Field, path: str, hidden: int = 0) -> pa.Array:
-    """The values of a nested field; ``hidden`` of them are within a NULL."""
-    made = convert(values, field.type, path)
-    if not field.nullable and made.null_count > hidden:
-        raise Unconvertible(f"column {path!r} is required and has no value")
-    return made
-
-
-def _elements(lists: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """The elements of lists of any kind, and where each list begins: NULL if it is NULL."""
-    exists = lists.is_valid()
-    sizes = pc.if_else(exists, pc.list_value_length(lists).cast(pa.int64()), 0)
-    bounds = pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(sizes)])
-    begins = pa.concat_arrays([exists, pa.array([True])])
-    return pc.if_else(begins, bounds, pa.scalar(None, pa.int64())), lists.flatten()
-
-
-def from_epoch(numbers: pa.ChunkedArray, unit: str, target: pa.DataType, column: str) -> pa.ChunkedArray:
-    """Numbers that count from the beginning of 1970, in UTC, as dates or times.
-
-    Parameters
-    ----------
-    unit:
-        ``days``, for dates; ``s``, ``ms``, ``us`` or ``ns``. Of a time of day they count from its beginning.
-
-    Raises
-    ------
-    Unconvertible
-        The number is too large, or has a fraction of a microsecond.
-    """
-    try:
-        if unit == "days":
-            return numbers.cast(pa.int32()).cast(target)
-        moments = numbers.cast(pa.timestamp(unit)).cast(pa.timestamp("us"))
-        return moments.cast(pa.int64()).cast(target) if is_.is_time(target) else moments.cast(target)
-    except pa.ArrowInvalid as error:
-        raise Unconvertible(f"column {column!r}: {error}") from None
-
-
-def check_values(rows: pa.Table) -> None:
-    """Refuse values that Arrow has and readers of a table do not, also nested ones: texts that are not UTF-8,
-    dates and times outside of the years 1 to 9999, times of day outside of a day.
-
-    Raises
-    ------
-    Unconvertible
-        Names the column.
-    """
-    for name, column in zip(rows.column_names, rows.columns, strict=True):
-        for values in column.chunks:
-            _check(values, name)
-
-
-def _check(values: pa.Array, column: str) -> None:
-    kind = values.type
-    if is_.is_map(kind):
-        first, end = (values.offsets[place].as_py() for place in (0, -1))
-        _check(values.keys.slice(first, end - first), f"{column}.key")
-        _check(values.items.slice(first, end - first), f"{column}.value")
-    elif is_.is_struct(kind):
-        for field, part in zip(kind, values.flatten(), strict=True):
-            _check(part, f"{column}.{field.name}")
-    elif is_.is_nested(kind):
-        # Validating it as a whole would also validate what is outside of this slice of it.
-        _check(values.flatten(), f"{column}.element")
-    else:
-        try:
-            _check_flat(values)
-        except InvalidValue as error:
-            raise bad_value(column, values, _check_flat, str(error)) from None
-
-
-def _check_flat(values: pa.Array) -> None:
-    """Raises :class:`InvalidValue` with ``{}`` for the value."""
-    kind = values.type
-    if _family(kind) == "text":
-        try:
-            values.validate(full=True)
-        except pa.ArrowInvalid:
-            raise InvalidValue(NOT_UTF_8) from None
-    for is_kind, (least, greatest), where in _RANGES:
-        if is_kind(kind) and len(values):
-            found = pc.min_max(values.view(pa.int32() if kind.bit_width == 32 else pa.int64())).as_py()
-            if found["min"] is not None and not least <= found["min"] <= found["max"] <= greatest:
-                raise InvalidValue(f"{{}} is outside of {where}")
-
-
-def _is_micros(kind: pa.DataType) -> bool:
-    return bool(is_.is_timestamp(kind) and kind.unit == "us")
-
-
-NOT_UTF_8 = "{} is not UTF-8"
-"""Why a text is refused; ``{}`` stands for it."""
-_DAY_US = 86_400_000_000
-_DAYS = -719_162, 2_932_896
-_YEARS = "the years 1 to 9999"
-_RANGES: tuple[tuple[Callable[[pa.DataType], bool], tuple[int, int], str], ...] = (
-    (is_.is_date32, _DAYS, _YEARS),
-    (_is_micros, (_DAYS[0] * _DAY_US, (_DAYS[1] + 1) * _DAY_US - 1), _YEARS),
-    (pa.time64("us").equals, (0, _DAY_US - 1), "a day"),
-)
-"""The values that readers have, in the units of tables (days and microseconds), and what that is."""
-
-_UNPARSABLE = re.compile(r"Failed to parse string: ('.*') as a scalar of type ", re.DOTALL)

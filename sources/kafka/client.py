@@ -275,17 +275,17 @@ class Cluster:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        kafka = library("confluent_kafka", "kafka", "reading from Kafka")
+        self.kafka = library("confluent_kafka", "kafka", "reading from Kafka")
         self.servers = servers
         self.timeout_s = timeout_s
         self._clock = clock
         self._settings = consumer_settings(servers, config)
         self._reasons: dict[str, str] = {}
         try:
-            self.consumer: Consumer = kafka.Consumer(
+            self.consumer: Consumer = self.kafka.Consumer(
                 revealed(self._settings) | {"error_cb": self._note}, logger=logger
             )
-        except (kafka.KafkaException, ValueError, TypeError) as error:
+        except (self.kafka.KafkaException, ValueError, TypeError) as error:
             raise SourceUnreadable(
                 f"the Kafka client refuses its settings: {error}", details={"field": "kafka.config"}
             ) from None
@@ -329,18 +329,15 @@ class Cluster:
 
     def topic_id(self, name: str, deadline: float | None = None) -> str:
         """The topic's own id, see :class:`Topic`. Raises as :meth:`topic` does."""
-        from confluent_kafka import TopicCollection, Uuid
-
         what = f"topic {name!r}"
         left = self._left(what, deadline)
         with self.explained(what):
-            asked = self._admin.describe_topics(TopicCollection([name]), request_timeout=left)
+            asked = self._admin.describe_topics(self.kafka.TopicCollection([name]), request_timeout=left)
             found = asked[name].result().topic_id
-        return "" if found == Uuid(0, 0) else str(found)
+        return "" if found == self.kafka.Uuid(0, 0) else str(found)
 
     def _ends(self, name: str, partitions: Sequence[int], deadline: float) -> dict[int, int]:
         """The first offset of each partition that no record has, stable or not."""
-        from confluent_kafka import IsolationLevel, TopicPartition
         from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
@@ -348,21 +345,21 @@ class Cluster:
         left = self._left(what, deadline)
         with self.explained(what):
             asked = self._admin.list_offsets(
-                dict.fromkeys([TopicPartition(name, number) for number in partitions], latest),
-                isolation_level=IsolationLevel.READ_UNCOMMITTED,
+                dict.fromkeys([self.kafka.TopicPartition(name, number) for number in partitions], latest),
+                isolation_level=self.kafka.IsolationLevel.READ_UNCOMMITTED,
                 request_timeout=left,
             )
             return {where.partition: found.result().offset for where, found in asked.items()}
 
     def reach(self, name: str, partition: int, deadline: float | None = None) -> Reach:
         """The offsets of one partition. Raises as :meth:`topic` does."""
-        from confluent_kafka import TopicPartition
-
         what = f"partition {partition} of topic {name!r}"
         left = self._left(what, deadline)
         with self.explained(what):
             # With isolation.level=read_committed, the upper one is the last stable offset.
-            found = self.consumer.get_watermark_offsets(TopicPartition(name, partition), timeout=left)
+            found = self.consumer.get_watermark_offsets(
+                self.kafka.TopicPartition(name, partition), timeout=left
+            )
         if found is None:
             raise self.unavailable(what)
         return Reach(*found)
@@ -384,11 +381,9 @@ class Cluster:
     @contextmanager
     def explained(self, what: str) -> Iterator[None]:
         """Converts errors of the client."""
-        from confluent_kafka import KafkaException
-
         try:
             yield
-        except KafkaException as error:
+        except self.kafka.KafkaException as error:
             raise self.error_of(error.args[0], what) from None
 
     def error_of(self, error: KafkaError, what: str) -> DistopError:
@@ -483,9 +478,7 @@ class RangeReader:
 
     def records(self, wanted: OffsetRange) -> Iterator[Message]:
         """The records of a range, one by one; see :meth:`blocks`."""
-        from confluent_kafka import KafkaError
-
-        consumer = self._cluster.consumer
+        consumer, errors = self._cluster.consumer, self._cluster.kafka.KafkaError
         position = wanted.start
         self._assign(wanted.partition, position)
         # Only waiting counts: processing the records in between may take any time.
@@ -505,10 +498,10 @@ class RangeReader:
                     position = offset + 1
                     if offset < wanted.end:
                         yield message
-                elif error.code() == KafkaError._PARTITION_EOF:
+                elif error.code() == errors._PARTITION_EOF:
                     if message.partition() == wanted.partition:
                         position = max(position, message.offset() or 0)
-                elif error.code() == KafkaError._AUTO_OFFSET_RESET:
+                elif error.code() == errors._AUTO_OFFSET_RESET:
                     position = self._behind_gap(wanted, position)
                     self._assign(wanted.partition, position)
                     break
@@ -526,10 +519,10 @@ class RangeReader:
         consumer.unassign()
 
     def _assign(self, partition: int, offset: int) -> None:
-        from confluent_kafka import TopicPartition
-
         with self._cluster.explained(f"topic {self._topic!r}"):
-            self._cluster.consumer.assign([TopicPartition(self._topic, partition, offset)])
+            self._cluster.consumer.assign(
+                [self._cluster.kafka.TopicPartition(self._topic, partition, offset)]
+            )
 
     def _fetch(self) -> list[Message]:
         """The next records; waits for the first one only."""

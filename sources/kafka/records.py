@@ -16,6 +16,7 @@ from pyiceberg.schema import Schema
 from distop.errors import KafkaUnavailable
 from distop.lake.storage.quarantine import kept_text
 from distop.sources.formats.bad_rows import Unconvertible, bad_value
+from distop.sources.formats.conversion import NOT_UTF_8, convert
 from distop.sources.formats.csv import CsvRecords
 from distop.sources.formats.files import utf_8
 from distop.sources.formats.inference import SAMPLE_BYTES, CsvSample, JsonSample, Sample
@@ -23,7 +24,6 @@ from distop.sources.formats.jsonl import JsonObjects
 from distop.sources.formats.options import CsvOptions
 from distop.sources.formats.reader import ReadColumns
 from distop.sources.formats.text_file import MAX_LINE_BYTES
-from distop.sources.formats.types import NOT_UTF_8, convert
 from distop.sources.kafka.client import Cluster, RangeReader
 from distop.sources.kafka.ranges import KafkaArgument, OffsetRange
 

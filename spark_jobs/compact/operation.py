@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
-
-from distop.errors import InvalidName, PreconditionFailed
-from distop.metastore.records.names import check_partition
+from distop.errors import PreconditionFailed
 from distop.metastore.records.operation import Effect, OperationArg, StepRecord
 from distop.operations.api import DistributedOperation, Plan, PlanRequest
-from distop.operations.arguments import invalid
 from distop.operations.job import JobContext
-from distop.spark_jobs.compact.argument import CompactArgument, parse_argument, sizes_of
-
-MAX_NAMED = 5
-"""Partitions that an error lists as examples."""
+from distop.spark_jobs.compact.argument import parse_argument
 
 
 class Compact(DistributedOperation):
@@ -42,20 +34,14 @@ class Compact(DistributedOperation):
         PreconditionFailed
             The files of the table cannot be replaced: its format is a different one.
         """
-        from distop.lake.rewriting.rewrite_plan import RewritePlan
+        from distop.spark_jobs.compact.planning import plan_compaction
 
         if request.table.format != "iceberg":
             raise PreconditionFailed(
                 f"table {request.table.name!r} has format {request.table.format}, this is for Iceberg tables",
                 hint="Delta has OPTIMIZE for this" if request.table.format == "delta" else "",
             )
-        argument = parse_argument(request.argument)
-        if request.head is None:
-            return Plan(argument=msgspec.to_builtins(RewritePlan(layout={})))
-        plan = _chosen(request, argument)
-        # Release 0.2.0 would bring back rows that delete files remove, and write by another spec.
-        layout = 3 if plan.deletes or plan.earlier else 1
-        return Plan(argument=msgspec.to_builtins(plan), partitions=_names(plan), layout=layout)
+        return plan_compaction(request, parse_argument(request.argument))
 
     def plan_holds(self, plan: Plan, made_on: PlanRequest, request: PlanRequest) -> bool:
         """Files that others have removed meanwhile are left out at the end."""
@@ -87,63 +73,3 @@ class Compact(DistributedOperation):
         from distop.lake.cleanup.staged import remove_attempt
 
         remove_attempt(job.operation, job.partition, job.attempt)
-
-
-def _chosen(request: PlanRequest, argument: CompactArgument) -> Any:
-    from distop.lake.iceberg.metadata_files import TableFile
-    from distop.lake.layout.model import Layout, file_io
-    from distop.lake.layout.partitioning import Partitioner
-    from distop.lake.predicates.binding import ALL, predicate_of
-    from distop.lake.storage.storage import storage_of
-    from distop.lake.writing.writer import table_file_bytes
-    from distop.spark_jobs.compact.choice import Chooser, plan_of, sort_order
-
-    assert request.head is not None
-    storage = storage_of(request.table)
-    metadata = TableFile.read(request.head.metadata_location, storage=storage).metadata
-    layout = Layout.of(metadata)
-    Partitioner(layout.schema, layout.spec)  # raises if it cannot split rows as the table does
-    sizes = sizes_of(argument, table_file_bytes(layout))
-    order = sort_order(argument.sort_by, metadata)
-    chooser = Chooser(
-        metadata,
-        file_io(metadata.location, storage),
-        sizes,
-        min_files=argument.min_files,
-        order_id=None if order is None else order.order_id,
-        where=ALL if argument.filter is None else predicate_of(argument.filter, layout.schema),
-    )
-    choice = chooser.choose(request.partitions)
-    unknown = set(request.partitions or ()) - set(choice.paths.values())
-    if unknown:
-        raise invalid(
-            "partitions",
-            f"the table has no files in partition {min(unknown)!r}",
-            f"it has {', '.join(sorted(choice.paths.values())[:MAX_NAMED])}",
-        )
-    return plan_of(
-        choice,
-        metadata,
-        snapshot_id=None if metadata.current_snapshot_id is None else str(metadata.current_snapshot_id),
-        target_file_bytes=sizes.target_file,
-        sort_order=None if order is None else msgspec.json.decode(order.model_dump_json()),
-    )
-
-
-def _names(plan: Any) -> list[str]:
-    """A name for each job: its partition, with a number if that has several. NULL and the text ``null`` have
-    the same path."""
-    from distop.spark_jobs.compact.choice import WHOLE
-
-    counted: Counter[str] = Counter()
-    names = []
-    for place, job in enumerate(plan.jobs):
-        path = plan.partitions[job.partition].path or WHOLE
-        counted[path] += 1
-        number = counted[path]
-        name = path if number == 1 else f"{path}#{number}"
-        try:
-            names.append(check_partition(name))
-        except InvalidName:
-            names.append(str(place))
-    return names

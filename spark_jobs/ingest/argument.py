@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 import msgspec
 
 from distop.lake.layout.sizes import MAX_COLUMN_NAME, MAX_COLUMNS
-from distop.metastore.records.operation import OperationArg, OperationOptions, StepRecord
+from distop.metastore.records.operation import OperationOptions
 from distop.operations.api import PlanRequest
 from distop.operations.arguments import invalid, parse
 from distop.sources.formats.options import CsvOptions, Format, known_encoding
@@ -401,13 +401,13 @@ def _check_values(argument: IngestArgument) -> None:
 
 
 def _check_format(text: str, *, is_date: bool) -> None:
-    from distop.sources.formats.types import TimeFormat  # loads pyarrow
+    from distop.sources.formats.times import TimeFormat  # loads pyarrow
 
     TimeFormat(text, is_date=is_date)
 
 
 def _check_zone(zone: str) -> None:
-    from distop.sources.formats.types import check_zone  # loads pyarrow
+    from distop.sources.formats.times import check_zone  # loads pyarrow
 
     check_zone(zone)
 
@@ -559,31 +559,6 @@ def on_conflict(argument: HasMode) -> str:
     return argument.on_conflict or default
 
 
-def is_ignored(request: PlanRequest, argument: HasMode) -> bool:
-    """Whether there is nothing to do, since the mode is ``ignore`` and the table holds data.
-
-    Raises :class:`~distop.errors.TableNotEmpty` if it does and the mode is ``error_if_exists``.
-    """
-    if argument.mode not in ("error_if_exists", "ignore"):
-        return False
-    from distop.lake.outputs import output_of
-
-    found = output_of(request.table.format).holds_data(request.table, request.head)
-    if found is not None and argument.mode == "error_if_exists":
-        raise found
-    return found is not None
-
-
-def check_mode(request: PlanRequest, argument: HasMode) -> None:
-    """Raise :class:`~distop.errors.InvalidArgument` unless the table's format supports this mode, and
-    :class:`~distop.errors.PreconditionFailed` if its files do not allow it."""
-    from distop.lake.outputs import output_of
-
-    output_of(request.table.format).check_mode(request.table, request.head, argument.mode)
-    if argument.on_conflict is not None and request.table.format != "iceberg":
-        raise invalid("on_conflict", "only Iceberg tables show who else has written to them")
-
-
 def check_object(request: PlanRequest, argument: IngestArgument) -> None:
     """Raise :class:`~distop.errors.InvalidArgument` if it is to run concurrently and may not.
 
@@ -618,11 +593,3 @@ def may_fail_in_part(argument: IngestArgument, options: OperationOptions) -> boo
             "leave out --max-failed, or append",
         )
     return True
-
-
-def steps_of(operation: OperationArg) -> list[StepRecord]:
-    """The steps that publish an ingest, according to its plan."""
-    from distop.lake.layout.staging import format_of
-    from distop.lake.outputs import output_of
-
-    return output_of(format_of(operation)).steps(operation)

@@ -26,6 +26,7 @@ from distop.metastore.records.operation import WatermarkMove
 from distop.operations.api import PlanRequest
 from distop.operations.arguments import invalid
 from distop.sources.formats.bad_rows import Rows, Unconvertible
+from distop.sources.formats.conversion import convert
 from distop.sources.formats.files import COMPRESSIONS, MAX_FILES, MAX_PATHS, FoundSource, OpenFile, find_files
 from distop.sources.formats.inference import (
     CsvSample,
@@ -37,10 +38,10 @@ from distop.sources.formats.inference import (
 )
 from distop.sources.formats.options import TYPED, CsvOptions, Format
 from distop.sources.formats.parquet import row_group_sizes
-from distop.sources.formats.types import convert, convertible
+from distop.sources.formats.types import convertible
 from distop.sources.quarantine import Quarantined
 from distop.spark_jobs.ingest.argument import IngestArgument, check_format_options, csv_options
-from distop.spark_jobs.ingest.plan import Extent, FileEntry, IngestPlan, check_count, cut
+from distop.spark_jobs.ingest.plan import Extent, FileEntry, IngestPlan, check_count, cut_into_splits
 from distop.spark_jobs.ingest.watermarks import (
     by_folder,
     first_files,
@@ -212,7 +213,7 @@ def find_source(
     warnings = [*_warnings(argument, sample, table), *unread_columns(argument, found, sample, table)]
     sample, direct = with_path_columns(argument, found, sample, table)
     extents = _extents(found, files, file_format, options, argument.split_bytes)
-    cuts = cut(extents, argument.split_bytes, first_files(found) if in_part else ())
+    cuts = cut_into_splits(extents, argument.split_bytes, first_files(found) if in_part else ())
     if in_part:
         lengths = lengths_of_paths(found, extents)
         moves = {source: with_jobs(paths, lengths, cuts) for source, paths in moves.items()}

@@ -12,7 +12,7 @@ from distop.operations.api import DistributedOperation, Plan, PlanRequest, Role,
 from distop.operations.arguments import invalid
 from distop.operations.job import JobContext
 from distop.sources.formats.files import MAX_PATHS
-from distop.spark_jobs.ingest.argument import NOTHING, REPORTED, steps_of
+from distop.spark_jobs.ingest.argument import NOTHING, REPORTED
 
 QUERY_S = 24 * 3600.0
 """Timeout of the query of ``transform``; an operation's own deadline may be shorter."""
@@ -94,7 +94,9 @@ class Ingest(DistributedOperation):
         reports = any(operation.argument.get(name) for name in (*REPORTED, "markers"))
         if reports or operation.argument.get("onBadRows") == "quarantine" or "kafka" in operation.argument:
             steps.append(StepRecord(step="ingest.report"))
-        return [*steps, *steps_of(operation)]
+        from distop.lake.rows import rows_steps
+
+        return [*steps, *rows_steps(operation)]
 
     def combine(self, first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any] | None:
         """The paths and markers of both, if everything else is equal and the mode appends."""
@@ -132,13 +134,9 @@ class Ingest(DistributedOperation):
         JobFailed
             A file has changed since the start, or is invalid.
         """
-        if job.operation.argument.get("merge"):
-            from distop.spark_jobs.ingest.job import run_merge
+        from distop.spark_jobs.ingest.job import run_job, run_merge
 
-            return run_merge(job)
-        from distop.spark_jobs.ingest.job import run_job
-
-        return run_job(job)
+        return run_merge(job) if job.operation.argument.get("merge") else run_job(job)
 
     def describe_job(self, operation: OperationArg, partition: str) -> str:
         """The files that it reads, or the offsets."""

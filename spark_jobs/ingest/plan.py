@@ -70,7 +70,7 @@ class Piece:
     end: int
 
 
-def cut(extents: Iterable[Extent], split_bytes: int, apart: Collection[int] = ()) -> list[int]:
+def cut_into_splits(extents: Iterable[Extent], split_bytes: int, apart: Collection[int] = ()) -> list[int]:
     """The starts of the splits on the line of units, and the end of the last one.
 
     A file larger than ``split_bytes`` gets splits of its own, of nearly equal size; smaller ones are packed,

@@ -21,16 +21,14 @@ from distop.lake.rows import table_layout
 from distop.metastore.records.operation import WatermarkMove
 from distop.operations.api import Plan, PlanRequest
 from distop.operations.arguments import invalid, parse
-from distop.sources.formats.conversion import check_columns
-from distop.sources.formats.files import marker_versions, while_complete
+from distop.sources.formats.columns import check_columns
 from distop.sources.kafka.ranges import parse_kafka
+from distop.sources.markers import marker_versions, while_complete
 from distop.sources.quarantine import Quarantined
 from distop.spark_jobs.ingest.argument import (
     DataFrameArgument,
     IngestArgument,
-    check_mode,
     check_object,
-    is_ignored,
     may_fail_in_part,
     on_conflict,
     parse_argument,
@@ -44,10 +42,12 @@ from distop.spark_jobs.ingest.files import (
 )
 from distop.spark_jobs.ingest.plan import IngestPlan, TargetPlan
 from distop.spark_jobs.ingest.target import (
+    check_mode,
     check_replaced,
     check_target,
     current_snapshot,
     ignored,
+    is_ignored,
     layout_for_frame,
     merge_of,
     nothing,

@@ -22,7 +22,7 @@ from distop.metastore.records.record import convert
 from distop.operations.api import OperationView, PlanRequest
 from distop.operations.job import staging_folder, staging_stem
 from distop.sources.formats.bad_rows import BadRowPolicy, RowPosition, first_of
-from distop.sources.formats.files import check_markers
+from distop.sources.markers import check_markers
 from distop.spark_jobs.ingest.argument import NOTHING, REPORTED
 from distop.spark_jobs.ingest.job import QUARANTINE, Conversion, FilesSplit, GoodRows
 from distop.spark_jobs.ingest.plan import IngestPlan

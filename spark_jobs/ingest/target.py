@@ -29,7 +29,7 @@ from distop.lake.rows import new_layout, table_layout
 from distop.lake.storage.storage import storage_of
 from distop.operations.api import PlanRequest
 from distop.operations.arguments import invalid
-from distop.sources.formats.conversion import check_columns
+from distop.sources.formats.columns import check_columns
 from distop.sources.formats.inference import Sample
 from distop.sources.formats.options import TYPED, Format
 from distop.sources.formats.reader import describe
@@ -45,8 +45,8 @@ from distop.sources.formats.types import (
 from distop.spark_jobs.ingest.argument import (
     NOTHING,
     DataFrameArgument,
+    HasMode,
     IngestArgument,
-    check_mode,
     conditions_of,
     on_conflict,
 )
@@ -378,6 +378,27 @@ MAX_IGNORED = 100
 """Most ignored columns that an operation reports."""
 BRANCH_MODES = frozenset({"append", "overwrite", "overwrite_partitions", "merge"})
 """Modes for a branch. The others depend on whether the table holds data."""
+
+
+def is_ignored(request: PlanRequest, argument: HasMode) -> bool:
+    """Whether there is nothing to do, since the mode is ``ignore`` and the table holds data.
+
+    Raises :class:`~distop.errors.TableNotEmpty` if it does and the mode is ``error_if_exists``.
+    """
+    if argument.mode not in ("error_if_exists", "ignore"):
+        return False
+    found = output_of(request.table.format).holds_data(request.table, request.head)
+    if found is not None and argument.mode == "error_if_exists":
+        raise found
+    return found is not None
+
+
+def check_mode(request: PlanRequest, argument: HasMode) -> None:
+    """Raise :class:`~distop.errors.InvalidArgument` unless the table's format supports this mode, and
+    :class:`~distop.errors.PreconditionFailed` if its files do not allow it."""
+    output_of(request.table.format).check_mode(request.table, request.head, argument.mode)
+    if argument.on_conflict is not None and request.table.format != "iceberg":
+        raise invalid("on_conflict", "only Iceberg tables show who else has written to them")
 
 
 def check_target(request: PlanRequest, argument: IngestArgument) -> None:

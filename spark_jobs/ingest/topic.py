@@ -16,7 +16,7 @@ from distop.sources.kafka.client import Cluster
 from distop.sources.kafka.ranges import KafkaArgument, OffsetRange, held_back, new_ranges, wrong
 from distop.sources.kafka.records import KafkaSample, direct_columns, direct_types
 from distop.spark_jobs.ingest.argument import CSV_OPTIONS, NAMES_HINT, IngestArgument, csv_options, option
-from distop.spark_jobs.ingest.plan import Extent, IngestPlan, KafkaSource, check_count, cut
+from distop.spark_jobs.ingest.plan import Extent, IngestPlan, KafkaSource, check_count, cut_into_splits
 from distop.spark_jobs.ingest.target import merge_of, nothing, target_of
 from distop.spark_jobs.ingest.watermarks import with_jobs
 
@@ -158,4 +158,4 @@ def _cuts(ranges: Sequence[OffsetRange], records_per_job: int, *, apart: bool) -
     )
     # A failed job withholds only the partitions that it reads.
     alone: Collection[int] = range(len(ranges)) if apart else ()
-    return cut([Extent(one.length) for one in ranges], records_per_job, alone)
+    return cut_into_splits([Extent(one.length) for one in ranges], records_per_job, alone)

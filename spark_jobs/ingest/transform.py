@@ -32,7 +32,7 @@ from distop.metastore.records.operation import OperationArg
 from distop.metastore.records.record import decode, encode
 from distop.operations.arguments import invalid
 from distop.sources.formats.bad_rows import Fail
-from distop.sources.formats.conversion import check_columns
+from distop.sources.formats.columns import check_columns
 from distop.spark_jobs.ingest.job import Conversion, FilesSplit, GoodRows
 from distop.spark_jobs.ingest.plan import IngestPlan
 from distop.spark_jobs.spark_types import arrow_schema, spark_schema

@@ -24,7 +24,8 @@ from distop.metastore.records.operation import HistoryRecord, JobRecord, Operati
 from distop.metastore.records.record import decode
 from distop.metastore.records.table import Head, IndexRecord, TableRecord
 from distop.operations.api import OperationView, PlanRequest
-from distop.spark_jobs.index.operation import BuildIndex, object_of_column
+from distop.spark_jobs.index.argument import object_of_column
+from distop.spark_jobs.index.operation import BuildIndex
 from support.sources.ingesting import LocalJob
 from support.tables.publishing import Table
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from distop.executor.checking.probe import Asked
-from distop.executor.checking.workers import ask
+from distop.executor.checking.spark_setup import ask
 from distop.executor.host.sidecar_folder import SidecarFolder
 from distop.executor.sidecar.client import dial
 from distop.proto.identity import own_version

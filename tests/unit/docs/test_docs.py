@@ -19,7 +19,7 @@ import distop
 from distop.cli.output.exits import EPILOG, exit_code
 from distop.coordinator.doctor.findings import SEVERITIES
 from distop.errors import DistopError
-from distop.executor.checking.workers import REMEDIES
+from distop.executor.checking.spark_setup import REMEDIES
 from distop.operations.registry import GROUP, Registry
 from distop.sources.kafka.ranges import KafkaArgument
 from distop.spark_jobs.compact.argument import CompactArgument

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from distop.executor.checking.workers import REMEDIES, Driver, WorkerFinding, failure, findings
+from distop.executor.checking.spark_setup import REMEDIES, Driver, WorkerFinding, failure, findings
 
 DRIVER = Driver("1.2.3", frozenset({"noop", "mine"}), began=1000.0, ended=1030.0)
 WELL: dict[str, Any] = {

@@ -23,7 +23,9 @@ from distop.lake.rewriting.modes import IcebergOverwrite
 from distop.metastore.records.names import check_object
 from distop.metastore.records.operation import JobRecord
 from distop.spark_jobs.index import job as index_job
-from distop.spark_jobs.index.operation import MERGE_ABOVE, BuildIndex, cut, object_of_column, parts_to_rebuild
+from distop.spark_jobs.index.argument import object_of_column
+from distop.spark_jobs.index.operation import BuildIndex
+from distop.spark_jobs.index.planning import MERGE_ABOVE, cut_into_jobs, parts_to_rebuild
 from distop.spark_jobs.maintenance.snapshots import ExpireSnapshots, RemoveOrphans
 from support.tables.indexing import Indexing
 from support.tables.maintaining import Run
@@ -419,9 +421,9 @@ def test_jobs_are_cut_by_files_and_by_rows() -> None:
     def files(*rows: int) -> list[index_plan.DataFileSeen]:
         return [index_plan.DataFileSeen(f"f{n}", "PARQUET", count) for n, count in enumerate(rows)]
 
-    assert cut([], 10) == [0]
-    assert cut(files(1, 1, 1, 1, 1), 2) == [0, 2, 4, 5]
-    assert cut(files(30_000_000, 3_000_000, 1, 90_000_000, 1), 10) == [0, 1, 3, 4, 5]
+    assert cut_into_jobs([], 10) == [0]
+    assert cut_into_jobs(files(1, 1, 1, 1, 1), 2) == [0, 2, 4, 5]
+    assert cut_into_jobs(files(30_000_000, 3_000_000, 1, 90_000_000, 1), 10) == [0, 1, 3, 4, 5]
 
 
 def test_a_table_of_no_files_has_an_index_of_no_parts(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from distop.lake.writing.integers import _PIECE_BYTES, may_be_hexadecimal, unlike_text
+from distop.lake.writing.integers import _PIECE_BYTES, may_be_hexadecimal, why_refused
 
 TEXTS = pa.array(["0x1F", None, "12", "", "0X2"], pa.large_string())
 
@@ -26,7 +26,7 @@ TEXTS = pa.array(["0x1F", None, "12", "", "0X2"], pa.large_string())
 def test_the_first_hexadecimal_text_of_a_column_is_named(
     texts: pa.Array | pa.ChunkedArray, named: str
 ) -> None:
-    assert unlike_text(texts, pa.int64()) == (named and f"invalid value {named} for int64")
+    assert why_refused(texts, pa.int64()) == (named and f"invalid value {named} for int64")
 
 
 @pytest.mark.parametrize("number", [b"0x1", b"0X1", b'0"x1'])

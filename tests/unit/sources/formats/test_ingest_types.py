@@ -13,14 +13,8 @@ import pytest
 
 from distop.errors import JobFailed
 from distop.sources.formats.bad_rows import Unconvertible
-from distop.sources.formats.types import (
-    UnrepresentableType,
-    convert,
-    convertible,
-    json_type,
-    table_type,
-    text_type,
-)
+from distop.sources.formats.conversion import convert
+from distop.sources.formats.types import UnrepresentableType, convertible, json_type, table_type, text_type
 from support.refusals import refused
 from support.sources.ingesting import Ingesting, quarantined
 

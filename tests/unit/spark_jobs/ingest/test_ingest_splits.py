@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distop.spark_jobs.ingest.argument import DEFAULT_SPLIT_BYTES
-from distop.spark_jobs.ingest.plan import Extent, Line, Piece, cut
+from distop.spark_jobs.ingest.plan import Extent, Line, Piece, cut_into_splits
 
 text_files = st.integers(1, 5_000).map(Extent)
 whole_files = st.integers(1, 5_000).map(lambda size: Extent(size, (size,)))
@@ -19,7 +19,7 @@ files = st.lists(st.one_of(text_files, whole_files, block_files), min_size=1, ma
 
 @given(files, st.integers(1, 3_000))
 def test_splits_cover_every_unit_of_every_file_once(extents: list[Extent], split_bytes: int) -> None:
-    cuts = cut(extents, split_bytes)
+    cuts = cut_into_splits(extents, split_bytes)
     line = Line(extent.units for extent in extents)
     pieces = [piece for split in range(len(cuts) - 1) for piece in line.pieces(cuts, split)]
     for index, extent in enumerate(extents):
@@ -30,7 +30,7 @@ def test_splits_cover_every_unit_of_every_file_once(extents: list[Extent], split
 
 @given(files, st.integers(1, 3_000))
 def test_no_split_is_empty_or_larger_than_it_must_be(extents: list[Extent], split_bytes: int) -> None:
-    cuts = cut(extents, split_bytes)
+    cuts = cut_into_splits(extents, split_bytes)
     assert all(start < end for start, end in pairwise(cuts))
     line = Line(extent.units for extent in extents)
     for split in range(len(cuts) - 1):
@@ -52,15 +52,15 @@ def _smallest(extent: Extent, piece: Piece) -> int:
 def test_small_files_are_packed_and_large_ones_get_splits_of_their_own() -> None:
     """Row groups are gathered up to the size of a split; what is read as a whole is one, however large."""
     extents = [Extent(40), Extent(50), Extent(20), Extent(250), Extent(10), Extent(10)]
-    assert cut(extents, 100) == [0, 90, 110, 193, 276, 360, 380]
-    assert cut([Extent(100, (30, 30, 30, 5, 5))], 60) == [0, 2, 5]
-    assert cut([Extent(10_000, (10_000,))], 100) == [0, 1]
+    assert cut_into_splits(extents, 100) == [0, 90, 110, 193, 276, 360, 380]
+    assert cut_into_splits([Extent(100, (30, 30, 30, 5, 5))], 60) == [0, 2, 5]
+    assert cut_into_splits([Extent(10_000, (10_000,))], 100) == [0, 1]
 
 
 @pytest.mark.parametrize(("count", "jobs"), [(1, 4), (3, 6), (10, 5), (1_000, 4), (100_000, 4)])
 def test_a_gigabyte_of_text_is_few_jobs(count: int, jobs: int) -> None:
     """N8: each job makes a file; of CSV it has about a tenth of the text's size."""
-    cuts = cut([Extent(1_000_000_000 // count)] * count, DEFAULT_SPLIT_BYTES)
+    cuts = cut_into_splits([Extent(1_000_000_000 // count)] * count, DEFAULT_SPLIT_BYTES)
     assert len(cuts) - 1 == jobs
     *whole, _ = (end - begin for begin, end in pairwise(cuts))
     assert min(whole) > 150_000_000
