@@ -12,6 +12,7 @@ from distop.operations.api import (
     PlanRequest,
     Role,
     Scope,
+    Staging,
 )
 from distop.operations.job import JobContext
 from distop.operations.registry import Registry
@@ -27,5 +28,6 @@ __all__ = [
     "Retry",
     "Role",
     "Scope",
+    "Staging",
     "WatermarkMove",
 ]

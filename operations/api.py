@@ -36,6 +36,17 @@ class Role(IntEnum):
     """Drop, resolve, drain, repair, grant."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Staging:
+    """The types that are started for what a type has written to a branch; the argument names the branch."""
+
+    publish: str
+    """Publishes it. Its argument has three more fields: ``snapshot``, the only one to publish; ``alone``,
+    true: the branch may have no other; ``on_conflict``, ``rebase``: what others have written stays."""
+    drop: str
+    """Removes it."""
+
+
 class Scope(Enum):
     """How many operations of one type may run on one table."""
 
@@ -151,8 +162,9 @@ class DistributedOperation(ABC):
     """Whether jobs leave files under the operation's staging folders, to be swept after the end."""
     can_replace: ClassVar[bool] = False
     """Whether its argument has the field ``replaces``: an earlier operation, whose rows it takes out."""
-    can_stage: ClassVar[bool] = False
-    """Whether its argument has the field ``branch``: its rows are then published with that branch."""
+    staging: ClassVar[Staging | None] = None
+    """Given if its argument has the field ``branch``, for rows that are published with that branch. So
+    batches can be approved before they are published."""
     nested_files: ClassVar[bool] = False
     """Whether these files may lie in folders below the staging folders."""
     builds_index: ClassVar[bool] = False

@@ -58,15 +58,12 @@ from distop.metastore.operations.starting import digest_of
 from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import OperationArg, OperationOptions
 from distop.metastore.records.record import decode, encode
-from distop.operations.api import DistributedOperation
+from distop.operations.api import DistributedOperation, Staging
 
 log = logging.getLogger(__name__)
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 15.0
 """Back-off before a failed batch is retried, doubled each time."""
-
-PUBLISH, DROP = "publish_branch", "drop_branch"
-"""The types of operations that publish a staged batch, and that drop its branch."""
 
 LOOK_AGAIN_S = 30.0
 """How often a drainer looks without an event: no event may announce what it waits for."""
@@ -183,8 +180,8 @@ class Drainer:
                 await self._settled(txn, lambda: reached("batch.back.after"))
                 self._news.set()
                 return 0.0
-            case Drop(branch):
-                return await self._drop(backlog, branch)
+            case Drop(staged):
+                return await self._drop(backlog, staged)
             case Publish(staged):
                 kv = await self._client.get(self._keys.backlog(staged.batch))
                 if not kv.exists:  # its key was removed by hand
@@ -248,12 +245,12 @@ class Drainer:
             if staged is not None:
                 # Nothing but what was looked at, on what the table holds now.
                 exactly = {"branch": staged.branch, "snapshot": staged.snapshot, "alone": True}
-                kind = self._services.registry.get(PUBLISH)
+                kind = self._services.registry.get(self._staging(staged.type).publish)
                 return await self._start(backlog, kind, batches, exactly | {"on_conflict": "rebase"}, staged)
             kind = self._services.registry.get(first.record.type)
             batches, argument = await self._combined(kind, batches)
             if backlog.ordering.validation and backlog.ordering.before:
-                staged = _staging(kind, first, backlog.ordering_kv.mod_revision)
+                staged = self._new_branch(first, backlog.ordering_kv.mod_revision)
                 argument["branch"] = staged.branch
             return await self._start(backlog, kind, batches, argument, staged)
         except OF_THE_WORLD:
@@ -320,20 +317,21 @@ class Drainer:
         # The operation in the way ends, and its end brings the next look.
         return FIRST_PAUSE_S * random.uniform(0.1, 1.0) if launched is Launched.LOST else 0.0
 
-    async def _drop(self, backlog: Backlog, branch: str) -> float:
+    async def _drop(self, backlog: Backlog, staged: StagedBatch) -> float:
         """Start the operation that drops a branch; it is not tried again if somebody cancels it."""
-        rest = msgspec.structs.replace(backlog.ordering, dropping="")
-        ordering_kv, argument = backlog.ordering_kv, {"branch": branch}
+        rest = msgspec.structs.replace(backlog.ordering, dropping=None)
+        ordering_kv, argument = backlog.ordering_kv, {"branch": staged.branch}
         share = Txn((unchanged(ordering_kv),), (Put(self._keys.ordering, encode(rest)),))
-        body = StartBody(
-            table=self._keys.name,
-            type=DROP,
-            argument=argument,
-            options=OperationOptions(),
-            digest=digest_of([DROP, argument]),
-        )
         try:
-            kind, unique = self._services.registry.get(DROP), f"drop.{ordering_kv.mod_revision}"
+            kind = self._services.registry.get(self._staging(staged.type).drop)
+            body = StartBody(
+                table=self._keys.name,
+                type=kind.type,
+                argument=argument,
+                options=OperationOptions(),
+                digest=digest_of([kind.type, argument]),
+            )
+            unique = f"drop.{ordering_kv.mod_revision}"
             launched = await self._launcher.launch(
                 kind, body, unique, lambda _: share, [ordering_kv], started_by="backlog"
             )
@@ -341,13 +339,43 @@ class Drainer:
             raise
         except Exception as error:
             # Nothing was staged on it, or somebody has dropped it.
-            fields = {"table": self._keys.name, "branch": branch, "error": str(error)}
+            fields = {"table": self._keys.name, "branch": staged.branch, "error": str(error)}
             log.info("branch_not_dropped", extra=fields, exc_info=defect_of(error))
             await self._put(backlog, rest)
             return 0.0
         if launched is Launched.STARTED:
             self._news.set()
         return FIRST_PAUSE_S if launched is Launched.LOST else 0.0
+
+    def _staging(self, type_name: str) -> Staging:
+        """The types that publish and drop what this one has staged."""
+        staging = self._services.registry.get(type_name).staging
+        if staging is None:
+            raise InvalidArgument(
+                f"a batch of the type {type_name} cannot be written to a branch, so nobody can look at it "
+                "before it is published",
+                hint=f"skip it, or let approvals come after publication: {_AFTER}",
+                details={"field": "type"},
+            )
+        return staging
+
+    def _new_branch(self, first: Waiting, revision: int) -> StagedBatch:
+        """Where a batch is staged.
+
+        Parameters
+        ----------
+        revision:
+            That of the table's ordering: each staging changes it, so its branch has a new name.
+        """
+        self._staging(first.record.type)
+        if first.record.argument.get("branch") is not None:
+            raise InvalidArgument(
+                "the batch names a branch, but the table has its batches on branches of their own",
+                hint=f"publish it without, or let approvals come after publication: {_AFTER}",
+                details={"field": "branch"},
+            )
+        readable = re.sub(r"[^A-Za-z0-9_.-]", "-", first.name)[:80]
+        return StagedBatch(batch=first.name, branch=f"batch-{readable}-{revision}", type=first.record.type)
 
     async def _put(self, backlog: Backlog, ordering: OrderingRecord) -> None:
         """Record another ordering; if it has changed since, the next look decides."""
@@ -417,31 +445,6 @@ class Drainer:
         log.info("batches_parted", extra={"table": self._keys.name, "batches": names, "error": str(error)})
         self._news.set()
         return 0.0
-
-
-def _staging(kind: DistributedOperation, first: Waiting, revision: int) -> StagedBatch:
-    """Where a batch is staged.
-
-    Parameters
-    ----------
-    revision:
-        That of the table's ordering: each staging changes it, so its branch has a new name.
-    """
-    if not kind.can_stage:
-        raise InvalidArgument(
-            f"a batch of the type {kind.type} cannot be written to a branch, so nobody can look at it before "
-            "it is published",
-            hint=f"skip it, or let approvals come after publication: {_AFTER}",
-            details={"field": "type"},
-        )
-    if first.record.argument.get("branch") is not None:
-        raise InvalidArgument(
-            "the batch names a branch, but the table has its batches on branches of their own",
-            hint=f"publish it without, or let approvals come after publication: {_AFTER}",
-            details={"field": "branch"},
-        )
-    readable = re.sub(r"[^A-Za-z0-9_.-]", "-", first.name)[:80]
-    return StagedBatch(batch=first.name, branch=f"batch-{readable}-{revision}")
 
 
 def _combine(

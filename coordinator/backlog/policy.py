@@ -78,9 +78,9 @@ class Publish:
 
 @dataclass(frozen=True)
 class Drop:
-    """A branch is not wanted any more."""
+    """The branch of a batch is not wanted any more."""
 
-    branch: str
+    staged: StagedBatch
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def decide(backlog: Backlog) -> Next:
         return PutBack()
     if ordering.running:
         return InFlight(ordering.running)
-    if ordering.dropping and not backlog.paused:
+    if ordering.dropping is not None and not backlog.paused:
         return Drop(ordering.dropping)
     held = backlog.paused or ordering.blocked is not None or ordering.awaiting or ordering.gate != "open"
     if held:

@@ -139,8 +139,8 @@ def _index(seen: TableSeen, ordering: OrderingRecord, heads: list[Waiting]) -> I
             what = f"{operation} applies batches"
         case Publish(staged):
             what = f"batch {staged.batch!r} could be published"
-        case Drop(branch):
-            what = f"branch {branch!r} is to be dropped"
+        case Drop(staged):
+            what = f"branch {staged.branch!r} is to be dropped"
         case _:
             what = f"batch {heads[0].name!r} could be applied" if heads else "batches are to be put back"
     yield seen.finding(

@@ -77,6 +77,8 @@ class StagedBatch(msgspec.Struct, kw_only=True, omit_defaults=True, rename="came
     batch: str
     branch: str
     """No other batch, and no other attempt at this one, has a branch of this name."""
+    type: str = ""
+    """The operation type that writes it, and that names those that publish and drop it."""
     operation: str = ""
     """What has written it; empty while ``running`` writes it."""
     snapshot: str = ""
@@ -129,8 +131,8 @@ class OrderingRecord(Record, kw_only=True):
     """The batch that needs approval before the next one; or, if it is staged, before it is published."""
     staged: StagedBatch | None = None
     """The one batch that is on a branch. Once it is written it is ``awaiting``, or approved."""
-    dropping: str = ""
-    """The branch of a batch that was staged and is not wanted there any more. Its drop starts before the next
+    dropping: StagedBatch | None = None
+    """A batch that was staged and is not wanted on its branch any more. The branch is dropped before the next
     batch is staged."""
     blocked: BatchBlock | None = None
     failed: list[BatchBlock] = msgspec.field(default_factory=list)
@@ -187,7 +189,7 @@ class OrderingRecord(Record, kw_only=True):
         if self.staged is None:
             return self
         awaiting = "" if self.awaiting == self.staged.batch else self.awaiting
-        return msgspec.structs.replace(self, staged=None, awaiting=awaiting, dropping=self.staged.branch)
+        return msgspec.structs.replace(self, staged=None, awaiting=awaiting, dropping=self.staged)
 
     def freed(self) -> OrderingRecord:
         """The ordering once nobody knows the operation that it names as running."""

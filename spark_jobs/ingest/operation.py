@@ -8,7 +8,7 @@ from typing import Any
 from distop.lake.layout.staging import RULES
 from distop.metastore.records.operation import Effect, OperationArg, StepRecord
 from distop.metastore.records.table import TableRecord
-from distop.operations.api import DistributedOperation, Plan, PlanRequest, Role, Scope
+from distop.operations.api import DistributedOperation, Plan, PlanRequest, Role, Scope, Staging
 from distop.operations.arguments import invalid
 from distop.operations.job import JobContext
 from distop.sources.formats.files import MAX_PATHS
@@ -32,7 +32,7 @@ class Ingest(DistributedOperation):
     effect = Effect.WRITES
     stages_files = True
     can_replace = True
-    can_stage = True
+    staging = Staging(publish="publish_branch", drop="drop_branch")
 
     def plan(self, request: PlanRequest) -> Plan:
         """See :meth:`DistributedOperation.plan`.

@@ -16,7 +16,9 @@ from distop.errors import InvalidArgument, PreconditionFailed
 from distop.metastore import crashpoints
 from distop.metastore.etcd.config import EtcdConfig
 from support.etcd.lossy import LossyClient
-from support.services.whole import Whole, whole
+from support.services.executing import runner
+from support.services.whole import Whole, coordinated, whole
+from support.types.branching import BRANCHING
 from support.waiting import eventually
 
 
@@ -184,6 +186,28 @@ async def test_what_was_rolled_back_does_not_come_back_with_a_staged_batch(servi
     await are_applied(service, "1", "2", "3", "4")
     assert await ids(service) == [1, 2, 3, 4]
     await only_main(service)
+
+
+async def test_a_users_type_names_who_publishes_and_who_drops_its_branches(
+    etcd_config: EtcdConfig, tmp_path: Path, client: LossyClient
+) -> None:
+    """B7: the core knows none of them by name."""
+    async with (
+        coordinated(etcd_config, tmp_path, client, more=BRANCHING) as service,
+        runner(client, more=BRANCHING),
+    ):
+        await service.client.set_ordering("t", before=True)
+        for name in ("1", "2"):
+            argument = {"paths": [str(service.source(name, int(name), 1))]}
+            await service.client.enqueue("t", name, "branching", argument)
+        await staged(service, "1")
+        await service.client.approve("t", "1")
+        await staged(service, "2")
+        await service.client.take_back("t", "2")
+        await are_applied(service, "1")
+        await only_main(service)
+        types = {operation.type for operation in await service.operations()}
+        assert types == {"branching", "branch_in", "branch_off"}
 
 
 async def test_whoever_publishes_the_branch_applies_the_batch(service: Whole) -> None:
