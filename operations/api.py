@@ -173,6 +173,12 @@ class DistributedOperation(ABC):
     """Whether ``plan`` gets the list of the table's other operations."""
     hosted: ClassVar[bool] = False
     """Whether only the program that starts an operation can run it; executors ignore it."""
+    preloads: ClassVar[tuple[str, ...]] = ()
+    """Names of modules that its methods import when they are called, and that load slowly. A coordinator
+    loads them once, before its first call of the type."""
+    only_computes: ClassVar[bool] = False
+    """Whether all that a coordinator calls only computes, in far less than a millisecond. It is called in the
+    coordinator's event loop then: in a process of its own it would take longer, but could be ended."""
     retry: ClassVar[Retry] = Retry()
     """How long completing an operation is tried again while it fails, unless its start says otherwise. Then
     it is parked, and a failing abort is left out."""

@@ -29,6 +29,7 @@ class Noop(DistributedOperation):
 
     type = "noop"
     small_jobs = True
+    only_computes = True
 
     def plan(self, request: PlanRequest) -> Plan:
         try:

@@ -64,6 +64,7 @@ class Write(DistributedOperation):
     """
 
     type = TYPE
+    preloads = ("distop.lake.layout.model",)
     scope = Scope.PER_OBJECT
     effect = Effect.APPENDS
     role = Role.WRITER  # the rows come from the caller's own program

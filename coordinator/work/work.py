@@ -13,9 +13,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any, TypeVar
 
 from distop.coordinator.work.places import Places, Slot
@@ -33,12 +31,8 @@ LONG_S = 5.0
 LIMIT_S = 600.0
 """Seconds that a call may take without a heartbeat: of its own, see :mod:`distop.process.workers`."""
 
-_OWN, _PROVISIONED, _LIGHT = "distop.", ("distop.spark_jobs.", "distop.spark."), "distop.operations."
-"""Prefixes of modules: of distop's types, of types whose plan reads storage, and of types that read
-nothing."""
-
-_LIBRARIES = ("pyarrow.parquet", "pyiceberg.table", "fsspec")
-"""Modules that all provisioned types need and that load slowly."""
+_OWN = "distop."
+"""Prefix of the modules of distop."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,7 +127,7 @@ class Work:
     ) -> T:
         """Run code of a type, or of its steps, in turn; ended when it takes too long, or this is cancelled.
 
-        Types of distop that read nothing run at once: waiting for a thread takes longer than they do.
+        Types that only compute run at once: waiting for a thread takes longer than they do.
 
         Parameters
         ----------
@@ -153,7 +147,7 @@ class Work:
                 if deadline_s is None:
                     raise
                 raise _too_late(what, deadline_s) from None
-        if kind is not None and type(kind).__module__.startswith(_LIGHT):
+        if kind is not None and kind.only_computes:
             return call(Surroundings(self.registry, check))
         with self._begun(table, what):
             place: Slot | None = None
@@ -209,16 +203,12 @@ def is_own(kind: DistributedOperation, method: str) -> bool:
 
 
 def _modules(call: Call[Any], kind: DistributedOperation | None) -> tuple[str, ...]:
-    """Modules of distop that the call needs. Those of users are loaded before any call."""
+    """Modules that the call needs. Those of the types of users are loaded before any call."""
     function: str = getattr(call, "func", call).__module__
-    module = type(kind).__module__ if kind is not None else ""
-    return (function, *(_provisioned(module) if module.startswith(_PROVISIONED) else ()))
-
-
-@cache
-def _provisioned(module: str) -> tuple[str, ...]:
-    planning = f"{module.rpartition('.')[0]}.planning"
-    return (*_LIBRARIES, module, *([planning] if find_spec(planning) is not None else []))
+    if kind is None:
+        return (function,)
+    module = type(kind).__module__
+    return (function, *([module] if module.startswith(_OWN) else []), *kind.preloads)
 
 
 def _imported(module: str) -> None:

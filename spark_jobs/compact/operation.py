@@ -21,6 +21,7 @@ class Compact(DistributedOperation):
     """
 
     type = "compact"
+    preloads = ("distop.spark_jobs.compact.choice",)
     effect = Effect.REWRITES
     stages_files = True
 

@@ -24,6 +24,7 @@ class Delete(DistributedOperation):
     """
 
     type = "delete"
+    preloads = ("distop.lake.rewriting.plan",)
     effect = Effect.DELETES
     role = Role.WRITER  # it may empty a table
     stages_files = True

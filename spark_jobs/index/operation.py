@@ -23,6 +23,7 @@ class BuildIndex(DistributedOperation):
     """
 
     type = "build_index"
+    preloads = ("distop.lake.iceberg.metadata_files", "distop.lake.index.lookup")
     scope = Scope.PER_OBJECT
     effect = Effect.READS
     can_fail = False

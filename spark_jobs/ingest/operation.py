@@ -31,6 +31,7 @@ class Ingest(DistributedOperation):
     scope = Scope.EITHER
     effect = Effect.WRITES
     stages_files = True
+    preloads = ("distop.spark_jobs.ingest.planning",)
     can_replace = True
     staging = Staging(publish="publish_branch", drop="drop_branch")
 

@@ -14,6 +14,7 @@ class PublishBranch(DistributedOperation):
     """Publishes a branch: its content becomes the table's, watermarks included, and the branch is removed."""
 
     type = "publish_branch"
+    preloads = ("distop.lake.iceberg.metadata_files",)
 
     def plan(self, request: PlanRequest) -> Plan:
         """See :meth:`DistributedOperation.plan`; ``PreconditionFailed`` if there is no such branch."""
@@ -42,6 +43,7 @@ class DropBranch(DistributedOperation):
     """Removes a branch. Its files are removed when its snapshots are expired."""
 
     type = "drop_branch"
+    preloads = ("distop.lake.iceberg.metadata_files",)
 
     def plan(self, request: PlanRequest) -> Plan:
         """See :meth:`DistributedOperation.plan`; ``PreconditionFailed`` if there is no such branch."""

@@ -34,6 +34,7 @@ class Rollback(DistributedOperation):
     """Makes an earlier snapshot the present one, and restores its watermarks."""
 
     type = "rollback"
+    preloads = ("distop.lake.iceberg.rollback",)
 
     def plan(self, request: PlanRequest) -> Plan:
         """See :meth:`DistributedOperation.plan`; ``PreconditionFailed`` if there is no such snapshot."""
@@ -72,6 +73,7 @@ class ExpireSnapshots(DistributedOperation):
     """Expires old snapshots of a table, and removes the files that only they refer to."""
 
     type = "expire_snapshots"
+    preloads = ("distop.lake.cleanup.purge", "distop.lake.iceberg.metadata_files")
     effect = Effect.CLEANS
     stages_files = True
 
@@ -110,6 +112,7 @@ class RemoveOrphans(DistributedOperation):
     """Finds files below the table's location that nothing refers to, and removes them if requested."""
 
     type = "remove_orphans"
+    preloads = ("distop.lake.cleanup.purge", "distop.lake.iceberg.metadata_files")
     effect = Effect.CLEANS
     stages_files = True
     sees_active = True

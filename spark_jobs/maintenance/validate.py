@@ -15,6 +15,7 @@ class Validate(DistributedOperation):
     """Checks rules on the rows of one snapshot, a job for each partition. Does not change the table."""
 
     type = "validate"
+    preloads = ("distop.spark_jobs.tables",)
     effect = Effect.READS
     stages_files = True
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import threading
 import time
@@ -69,6 +70,11 @@ def leave_loading(module: str, never: Path, log: Path) -> None:
 def within(call: Callable[[], T], surroundings: Surroundings) -> T:
     """A call of a coordinator."""
     return call()
+
+
+def process_with(module: str) -> tuple[int, bool]:
+    """The process that calls, and whether it has the module loaded."""
+    return os.getpid(), module in sys.modules
 
 
 def lives(pid: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -14,10 +15,13 @@ import pytest
 from distop.coordinator.work import processes as processes_module
 from distop.coordinator.work.places import Places, Slot
 from distop.coordinator.work.processes import FEWEST, MOST, WORKER_BYTES, Processes
+from distop.coordinator.work.work import Work
 from distop.errors import Busy
+from distop.operations import Registry
 from distop.process.frames import CALL, SMALL, Link
 from distop.process.workers import Worker
 from support import calls
+from support.types.work_types import Given
 from support.waiting import eventually
 
 
@@ -176,3 +180,33 @@ async def test_a_call_that_is_given_up_leaves_no_trace() -> None:
     await asyncio.wait({third})
     assert (await places.enter("u")).key == "u"
     assert places.active == 1
+
+
+class Prepared(Given):
+    """Imports a module when it is called."""
+
+    type = "prepared"
+    preloads = ("wave",)
+
+
+class Computing(Given):
+    """Reads nothing, and waits for nothing."""
+
+    type = "computing"
+    only_computes = True
+
+
+async def test_a_users_type_declares_what_its_calls_need_and_where_they_may_run() -> None:
+    """G5: modules that load slowly are loaded once, before; what only computes needs no process."""
+    registry = Registry([f"{__name__}:{name}" for name in ("Prepared", "Computing")])
+    made = Processes(registry.extra)
+    call = partial(calls.within, partial(calls.process_with, "wave"))
+    try:
+        work = Work(registry, None, made)
+        process, loaded = await work.user(registry.get("prepared"), "t", "asking", call)
+        assert process != os.getpid()
+        assert loaded
+        process, _ = await work.user(registry.get("computing"), "t", "asking", call)
+        assert process == os.getpid()
+    finally:
+        made.close()
