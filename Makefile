@@ -7,7 +7,7 @@
 #   SINCE=HEAD          `make types` checks only the files that have changed since then
 #   ETCD=3.5.35         the etcd of `make test-etcd`
 #   MINUTES=15          how long `make fuzz` and `make simulate` go on at least
-#   SEED=7              the only seed of `make simulate`, told line by line
+#   SEED=7              the only seed of `make simulate`, printed line by line
 
 PYTHON ?=
 ARGS ?=
@@ -187,9 +187,10 @@ conformance: setup ## pyiceberg's and Iceberg's own tests and engines against th
 	$(BIN)/python tests/conformance/run.py $(ARGS)
 
 .PHONY: lint
-lint: setup ## ruff: rules and format
+lint: setup ## ruff: rules and format; words that have a usual one (tests/words.toml)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python tests/check_words.py
 
 .PHONY: format
 format: setup ## let ruff correct what it can

@@ -51,7 +51,7 @@ def feed(stage: Stage) -> None:
     stage.say(f"[yellow]blocked[/]: {client.explain(TABLE).sentence}")
     (landing.folder / BAD_DAY / FILE).write_bytes(good)
     client.retry_batch(TABLE, BAD_DAY, "the file was put right")
-    stage.say("the file is put right, and the batch told to try again: distop backlog retry")
+    stage.say("the file is put right, and the batch tried again: distop backlog retry")
     until(lambda: _queued(client) == 0 or None, "an empty backlog", 120)
     done = [found.facts for found in client.list(TABLE) if found.type == "ingest" and found.done]
     # Those that failed have lines of their own; the others are counted in the last one's.

@@ -67,8 +67,8 @@ class DistopError(Exception):
     default_hint: ClassVar[str] = ""
 
     def __init__(self, message: str = "", *, hint: str = "", details: dict[str, str] | None = None) -> None:
-        said = message or (type(self).__doc__ or type(self).__name__).strip().splitlines()[0]
-        self.message = encodable(said)
+        text = message or (type(self).__doc__ or type(self).__name__).strip().splitlines()[0]
+        self.message = encodable(text)
         self.hint = encodable(hint) or self.default_hint
         self.details = {name: encodable(str(value)) for name, value in (details or {}).items()}
         super().__init__(self.message)
@@ -94,7 +94,7 @@ def error_class(code: str, root: type[DistopError] = DistopError) -> type[Distop
     """The class with this code, among all that are loaded."""
     if vars(root).get("code") == code:
         return root
-    return next((found for child in root.__subclasses__() if (found := error_class(code, child))), None)
+    return next((known for child in root.__subclasses__() if (known := error_class(code, child))), None)
 
 
 def encodable(text: str) -> str:

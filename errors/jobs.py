@@ -39,8 +39,8 @@ def defect_of(error: BaseException) -> BaseException | None:
 
     One that could not be sent from its process is a :class:`Crashed` with that trace as a note.
     """
-    stands_in = isinstance(error, Crashed) and bool(getattr(error, "__notes__", ()))
-    return error if stands_in or not isinstance(error, DistopError) else None
+    replaces_another = isinstance(error, Crashed) and bool(getattr(error, "__notes__", ()))
+    return error if replaces_another or not isinstance(error, DistopError) else None
 
 
 class AttemptTimeout(DistopError):

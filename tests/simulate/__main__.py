@@ -1,7 +1,7 @@
 """``make simulate``: whole coordinators and executors on a virtual clock, with faults. See docs/simulate.md.
 
 Each seed decides what is done, and which faults happen when. Ends with one JSON object; the exit code is 0
-only if no law was broken. A seed with ``--seed`` happens again exactly, and is told line by line.
+only if no law was broken. A seed with ``--seed`` happens again exactly, and is printed line by line.
 """
 
 from __future__ import annotations
