@@ -27,17 +27,9 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
 from pyiceberg.table.update import AssertCreate, TableRequirement, TableUpdate
 from pyiceberg.typedef import EMPTY_DICT, Identifier, Properties
 
+from distop.catalog import namespaces
 from distop.catalog.carried import marks_moved
 from distop.catalog.errors import for_pyiceberg
-from distop.catalog.namespaces import (
-    DEFAULT,
-    Namespaces,
-    already_exists,
-    namespace_identifier,
-    no_such_table,
-    table_identifier,
-    table_name,
-)
 from distop.catalog.naming import MAX_TRIES, Naming
 from distop.catalog.places import Folder, new_location
 from distop.catalog.pointers import Pointer, Pointers
@@ -182,7 +174,7 @@ class EtcdCatalog(ViewCatalog):
     def _open(self, etcd: SyncEtcd) -> None:
         self._etcd = etcd
         self._pointers = Pointers(self._etcd, default_identity())
-        self._namespaces = Namespaces(self._pointers)
+        self._namespaces = namespaces.Namespaces(self._pointers)
         self._storage = Recent[StorageOptions]()
         """Storage options of tables that have some, by location."""
         self._seen = Recent[Pointer]()
@@ -192,7 +184,7 @@ class EtcdCatalog(ViewCatalog):
         """The same catalog for one request; its changes of tables include the note."""
         one = copy(self)
         one._pointers = self._pointers.acting(by, note)
-        one._namespaces = Namespaces(one._pointers)
+        one._namespaces = namespaces.Namespaces(one._pointers)
         return one
 
     @property
@@ -235,8 +227,8 @@ class EtcdCatalog(ViewCatalog):
             kept[FORMAT] = properties[FORMAT]  # pyiceberg takes it from there
         staged = self.stage_new(identifier, schema, location, partition_spec, sort_order, kept)
         self._check_namespace_of(identifier)
-        if kind := self._pointers.read(table_name(identifier)).kind:
-            raise already_exists(table_name(identifier), kind)
+        if kind := self._pointers.read(namespaces.table_name(identifier)).kind:
+            raise namespaces.already_exists(namespaces.table_name(identifier), kind)
         return staged
 
     def register_table(
@@ -251,7 +243,7 @@ class EtcdCatalog(ViewCatalog):
             metadata = read_metadata(io, metadata_location)
         except (CorruptRecord, FileNotFoundError) as error:
             raise InvalidArgument(str(error), details={"field": "metadata-location"}) from error
-        full = table_identifier(table_name(identifier))
+        full = namespaces.table_identifier(namespaces.table_name(identifier))
         staged = StagedTable(full, metadata, metadata_location, io, self)
         return self._create(identifier, staged, written=True)
 
@@ -267,10 +259,12 @@ class EtcdCatalog(ViewCatalog):
         """The tables of :meth:`list_tables` behind ``last``, in a stable order; read on demand. Raises
         ``NoSuchNamespaceError``."""
         name = self._existing(namespace)
-        wanted = namespace_identifier(name)
-        found = self._pointers.tables("" if name == DEFAULT else name, table_name(last) if last else "")
-        names = (table for table in found if table_identifier(table)[:-1] == wanted)
-        return (table_identifier(table) for table in self._pointers.published(names))
+        wanted = namespaces.namespace_identifier(name)
+        found = self._pointers.tables(
+            "" if name == namespaces.DEFAULT else name, namespaces.table_name(last) if last else ""
+        )
+        names = (table for table in found if namespaces.table_identifier(table)[:-1] == wanted)
+        return (namespaces.table_identifier(table) for table in self._pointers.published(names))
 
     def drop_table(self, identifier: str | Identifier) -> None:
         """Remove a table, with its watermarks and history; its files stay (``purge_table`` removes them).
@@ -279,7 +273,7 @@ class EtcdCatalog(ViewCatalog):
         runs on it.
         """
         Naming(self._pointers).drop(
-            table_name(identifier), lambda record: Folder(record, self.properties).leave
+            namespaces.table_name(identifier), lambda record: Folder(record, self.properties).leave
         )
 
     def purge_table(self, identifier: str | Identifier) -> None:
@@ -309,7 +303,7 @@ class EtcdCatalog(ViewCatalog):
 
     def rename(self, from_identifier: str | Identifier, to_identifier: str | Identifier) -> None:
         """As :meth:`rename_table`, without loading the table afterwards."""
-        old, new = table_name(from_identifier), table_name(to_identifier)
+        old, new = namespaces.table_name(from_identifier), namespaces.table_name(to_identifier)
         self._check_namespace_of(to_identifier)
         Naming(self._pointers).rename(old, new)
 
@@ -321,7 +315,7 @@ class EtcdCatalog(ViewCatalog):
         Raises as :meth:`commit`.
         """
         change = (table.name(), requirements, updates)
-        pointer = self._seen.get(table_name(table.name()))
+        pointer = self._seen.get(namespaces.table_name(table.name()))
         if pointer and pointer.head and pointer.head.metadata_location == table.metadata_location:
             # Most often it is still as it was loaded. If not, nothing has happened; nor has anything been
             # learned if there seems to be nothing to do.
@@ -357,7 +351,7 @@ class EtcdCatalog(ViewCatalog):
 
         Raises, besides, :class:`~distop.errors.ArgumentTooLarge` if they are more than one transaction holds.
         """
-        names = [table_name(identifier) for identifier, _, _ in changes]
+        names = [namespaces.table_name(identifier) for identifier, _, _ in changes]
         if len(set(names)) < len(names):
             raise InvalidArgument("a table is there twice", details={"field": "table-changes"})
         done = retry_lost_commit(
@@ -391,12 +385,12 @@ class EtcdCatalog(ViewCatalog):
         except NoSuchTableError:
             if not any(isinstance(one, AssertCreate) for one in requirements):
                 raise
-            return None, self._pointers.read(table_name(identifier))
+            return None, self._pointers.read(namespaces.table_name(identifier))
 
     def _staged(self, change: Change, current: Table | None, pointer: Pointer) -> Step | Table:
         """The commit to make; the table itself, if there is nothing to do."""
         identifier, requirements, updates = change
-        keys = self._pointers.keyspace.table(table_name(identifier))
+        keys = self._pointers.keyspace.table(namespaces.table_name(identifier))
         request = request_of(updates)
         if request and current is not None and is_done(self._etcd, keys, request, current.metadata):
             return current
@@ -434,12 +428,12 @@ class EtcdCatalog(ViewCatalog):
         return self._published(identifier)[1].metadata_location
 
     def _published(self, identifier: str | Identifier) -> tuple[Pointer, Head]:
-        name = table_name(identifier)
+        name = namespaces.table_name(identifier)
         pointer = self._pointers.read_briefly(name)
         head = pointer.head
-        full = table_identifier(name)
+        full = namespaces.table_identifier(name)
         if pointer.record is None:
-            raise no_such_table(name)
+            raise namespaces.no_such_table(name)
         if pointer.record.format != "iceberg":
             raise NoSuchTableError(f"Table {'.'.join(full)} is no Iceberg table but {pointer.record.format}")
         if head is None:
@@ -453,10 +447,10 @@ class EtcdCatalog(ViewCatalog):
 
     def _load(self, identifier: str | Identifier) -> tuple[Table, Pointer]:
         pointer, head = self._published(identifier)
-        self._seen.put(table_name(identifier), pointer)
+        self._seen.put(namespaces.table_name(identifier), pointer)
         io = self.file_io(head.metadata_location)
         table = Table(
-            identifier=table_identifier(table_name(identifier)),
+            identifier=namespaces.table_identifier(namespaces.table_name(identifier)),
             metadata=read_metadata(io, head.metadata_location),
             metadata_location=head.metadata_location,
             io=io,

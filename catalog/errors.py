@@ -11,32 +11,22 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-from pyiceberg.exceptions import (
-    CommitFailedException,
-    CommitStateUnknownException,
-    ForbiddenError,
-    NoSuchNamespaceError,
-    NoSuchTableError,
-    NoSuchViewError,
-    ServerError,
-    ServiceUnavailableError,
-    TableAlreadyExistsError,
-)
+from pyiceberg import exceptions as iceberg_errors
 
 from distop.errors import DistopError, EtcdOutOfSpace, Kind, OutcomeUnknown
 
 _THEIRS: dict[Kind, type[Exception]] = {
     Kind.INVALID: ValueError,
-    Kind.NOT_FOUND: NoSuchTableError,
-    Kind.EXISTS: TableAlreadyExistsError,
+    Kind.NOT_FOUND: iceberg_errors.NoSuchTableError,
+    Kind.EXISTS: iceberg_errors.TableAlreadyExistsError,
     # Nothing has happened: pyiceberg may try again, and removes the files that it has written.
-    Kind.PRECONDITION: CommitFailedException,
-    Kind.CONFLICT: CommitFailedException,
-    Kind.EXHAUSTED: ServiceUnavailableError,
-    Kind.UNAVAILABLE: ServiceUnavailableError,
-    Kind.DEADLINE: ServiceUnavailableError,
-    Kind.DENIED: ForbiddenError,
-    Kind.UNAUTHENTICATED: ForbiddenError,
+    Kind.PRECONDITION: iceberg_errors.CommitFailedException,
+    Kind.CONFLICT: iceberg_errors.CommitFailedException,
+    Kind.EXHAUSTED: iceberg_errors.ServiceUnavailableError,
+    Kind.UNAVAILABLE: iceberg_errors.ServiceUnavailableError,
+    Kind.DEADLINE: iceberg_errors.ServiceUnavailableError,
+    Kind.DENIED: iceberg_errors.ForbiddenError,
+    Kind.UNAUTHENTICATED: iceberg_errors.ForbiddenError,
 }
 
 C = TypeVar("C", bound=type)
@@ -67,12 +57,19 @@ def both(error: DistopError, theirs: type[Exception] | None = None) -> DistopErr
     """The same error, as one of pyiceberg's, too: ``theirs``, or the nearest."""
     if theirs is not None:
         return _made(type(error), theirs, error.message, error.hint, error.details)
-    if isinstance(error, (NoSuchTableError, NoSuchNamespaceError, NoSuchViewError)):
+    if isinstance(
+        error,
+        (
+            iceberg_errors.NoSuchTableError,
+            iceberg_errors.NoSuchNamespaceError,
+            iceberg_errors.NoSuchViewError,
+        ),
+    ):
         return error
     if isinstance(error, OutcomeUnknown) and not isinstance(error, EtcdOutOfSpace):
-        theirs = CommitStateUnknownException
+        theirs = iceberg_errors.CommitStateUnknownException
     else:
-        theirs = _THEIRS.get(error.kind, ServerError)
+        theirs = _THEIRS.get(error.kind, iceberg_errors.ServerError)
     return error if isinstance(error, theirs) else both(error, theirs)
 
 

@@ -27,7 +27,7 @@ from distop.catalog.errors import both
 from distop.catalog.pointers import Pointers
 from distop.errors import InvalidArgument, InvalidName
 from distop.metastore.crashpoints import reached
-from distop.metastore.etcd.txn import DeleteRange, Get, KeyValue, Put, Txn, TxnResult, named, unchanged
+from distop.metastore.etcd import txn as etcd
 from distop.metastore.etcd.update import update
 from distop.metastore.records.names import (
     DEFAULT_NAMESPACE,
@@ -135,7 +135,7 @@ class Namespaces:
         self._etcd = pointers.etcd
         self._keyspace = pointers.keyspace
 
-    def _read(self, name: str) -> KeyValue:
+    def _read(self, name: str) -> etcd.KeyValue:
         return self._etcd.get(self._keyspace.namespace(name))
 
     def exists(self, name: str) -> bool:
@@ -153,7 +153,7 @@ class Namespaces:
         prefix = self._keyspace.namespaces
         start = prefix + (escape(f"{name}.").encode() if name else b"")
         found = self._etcd.scan(start, keys_only=True).kvs
-        return [name for name, _ in named(found, partial(self._keyspace.name_in, prefix))]
+        return [name for name, _ in etcd.named(found, partial(self._keyspace.name_in, prefix))]
 
     def properties(self, name: str) -> dict[str, str]:
         """Its properties; none if it was not created."""
@@ -166,45 +166,51 @@ class Namespaces:
         """
         check_new_name(name, "namespace")
         value = _encoded(properties)
-        return self._change("create", name, lambda kv: None if kv.exists else Put(kv.key, value))
+        return self._change("create", name, lambda kv: None if kv.exists else etcd.Put(kv.key, value))
 
     def drop(self, name: str) -> bool:
         """Remove it and its properties; ``False`` if it was not created."""
-        return self._change("drop", name, lambda kv: DeleteRange(kv.key) if kv.exists else None)
+        return self._change("drop", name, lambda kv: etcd.DeleteRange(kv.key) if kv.exists else None)
 
     def update(self, name: str, change: Callable[[dict[str, str]], dict[str, str]]) -> None:
         """Change its properties. ``change`` may be called again when another change comes between."""
 
-        def changed(kv: KeyValue) -> Put:
-            return Put(kv.key, _encoded(change(_properties(kv))))
+        def changed(kv: etcd.KeyValue) -> etcd.Put:
+            return etcd.Put(kv.key, _encoded(change(_properties(kv))))
 
         self._change("alter", name, changed)
 
-    def _change(self, action: str, name: str, wanted: Callable[[KeyValue], Put | DeleteRange | None]) -> bool:
+    def _change(
+        self, action: str, name: str, wanted: Callable[[etcd.KeyValue], etcd.Put | etcd.DeleteRange | None]
+    ) -> bool:
         """Bring a namespace into the requested state; returns whether anything was changed."""
         key = self._keyspace.namespace(name)
         standing = b""
 
-        async def decide(read: TxnResult) -> tuple[Txn | None, bool]:
+        async def decide(read: etcd.TxnResult) -> tuple[etcd.Txn | None, bool]:
             nonlocal standing
             kv = read.one(0, key)
             if (op := wanted(kv)) is None:
                 return None, False
-            standing = op.value if isinstance(op, Put) else b""
+            standing = op.value if isinstance(op, etcd.Put) else b""
             reached("namespace.before")
-            return Txn((unchanged(kv),), (op, *self._pointers.audit(f"{action}-namespace", name))), True
+            return etcd.Txn(
+                (etcd.unchanged(kv),), (op, *self._pointers.audit(f"{action}-namespace", name))
+            ), True
 
-        def is_own_write(read: TxnResult) -> bool | None:
+        def is_own_write(read: etcd.TxnResult) -> bool | None:
             # It does not matter which caller wrote the same value.
             return True if read.one(0, key).value == standing else None
 
         subject, replied = f"namespace {name!r}", lambda: reached("namespace.after")
         return self._etcd.run(
-            lambda client: update(client, (Get(key),), decide, is_own_write, subject=subject, replied=replied)
+            lambda client: update(
+                client, (etcd.Get(key),), decide, is_own_write, subject=subject, replied=replied
+            )
         )[0]
 
 
-def _properties(kv: KeyValue) -> dict[str, str]:
+def _properties(kv: etcd.KeyValue) -> dict[str, str]:
     return dict(decode(kv.value, NamespaceRecord, kv.key).properties) if kv.exists else {}
 
 

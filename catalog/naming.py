@@ -8,20 +8,13 @@ from collections.abc import Callable
 
 from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
 
+from distop import errors
 from distop.catalog.namespaces import no_such_table, table_identifier
 from distop.catalog.pointers import PAGE, Pointer, Pointers, Swap, check_idle, pointer_of, reads, same
-from distop.errors import (
-    BacklogInUse,
-    CorruptRecord,
-    DistopError,
-    OutcomeUnknown,
-    PreconditionFailed,
-    TablePaused,
-)
 from distop.lake.cleanup.purge import leave_files
 from distop.lake.storage.storage import storage_of
 from distop.metastore.crashpoints import reached
-from distop.metastore.etcd.txn import DeleteRange, Get, KeyValue, Op, Put, Txn, TxnResult, absent, unchanged
+from distop.metastore.etcd import txn as etcd
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.names import check_new_name, prefix_end
 from distop.metastore.records.record import decode, encode
@@ -44,7 +37,7 @@ def retry_until_known(attempt: Callable[[], Swap], what: str, done: str) -> None
         if outcome is Swap.DONE:
             return
         if outcome is Swap.UNKNOWN:
-            raise OutcomeUnknown(f"whether {what} was {done} is not known")
+            raise errors.OutcomeUnknown(f"whether {what} was {done} is not known")
     raise CommitFailedException(f"{what} is written to all the time, it was not {done}")
 
 
@@ -94,11 +87,14 @@ class Naming:
         indexes = (keys.keyspace.paused_table(keys.name), keys.backlog_index, keys.agenda)
         own = (keys.head, keys.watermarks, keys.run_ops)
         chunks = watermark_chunks(self._keyspace, record)
-        gone = (*(DeleteRange(key) for key in (*own, *indexes)), DeleteRange(chunks, prefix_end(chunks)))
-        txn = Txn(same(base), (*gone, *self._pointers.audit("drop-table", keys.name)), reads(keys))
+        gone = (
+            *(etcd.DeleteRange(key) for key in (*own, *indexes)),
+            etcd.DeleteRange(chunks, prefix_end(chunks)),
+        )
+        txn = etcd.Txn(same(base), (*gone, *self._pointers.audit("drop-table", keys.name)), reads(keys))
         txn += self._tombstoned(keys, record)
 
-        def is_own_write(read: TxnResult) -> bool:
+        def is_own_write(read: etcd.TxnResult) -> bool:
             found = pointer_of(keys, read).record
             return found is None or found.uuid != record.uuid  # another one may have been created since
 
@@ -108,7 +104,7 @@ class Naming:
             self._tidy(keys, leave)
         return outcome
 
-    def _tombstoned(self, keys: TableKeys, record: TableRecord, renamed_to: str = "") -> Txn:
+    def _tombstoned(self, keys: TableKeys, record: TableRecord, renamed_to: str = "") -> etcd.Txn:
         """Remove the table's name, and leave a tombstone until its other keys are removed."""
         tombstone = DropRecord(
             name=keys.name,
@@ -120,13 +116,13 @@ class Naming:
             at=time.time(),
         )
         key = self._keyspace.dropped(keys.name)
-        return Txn((absent(key),), (*table_deletes(keys), Put(key, encode(tombstone))))
+        return etcd.Txn((etcd.absent(key),), (*table_deletes(keys), etcd.Put(key, encode(tombstone))))
 
     def _tidy(self, keys: TableKeys, leave: Leave = leave_files) -> None:
         """Clean up after a change. If this fails, another process does it."""
         try:
             self._pointers.finish(keys.name, leave)
-        except DistopError as error:
+        except errors.DistopError as error:
             log.warning("table_leftovers", extra={"table": keys.name, "error": str(error)})
 
     def rename(self, table: str, new: str) -> None:
@@ -171,40 +167,40 @@ class Naming:
         details = {"table": old.name}
         for prefix in (old.backlog_prefix, old.applied_prefix, old.unordered_prefix):
             if self._etcd.get_range(prefix, prefix_end(prefix), keys_only=True, limit=1).kvs:
-                raise BacklogInUse(f"table {old.name!r} has batches in its backlog", details=details)
+                raise errors.BacklogInUse(f"table {old.name!r} has batches in its backlog", details=details)
         if self._etcd.get(old.pause).exists:
-            raise TablePaused(
+            raise errors.TablePaused(
                 f"table {old.name!r} is paused", hint=f"resume it: distop resume {old.name}", details=details
             )
         settings, gone = self._settings(old)
         moving = [kv for kv in settings if kv.key not in (old.table, old.run_ops)]
         free = (
-            absent(new.table),
-            absent(new.view),
-            absent(self._keyspace.dropped(new.name)),
-            absent(old.pause),
-            unchanged(looked_at),
-            unchanged(agenda),
+            etcd.absent(new.table),
+            etcd.absent(new.view),
+            etcd.absent(self._keyspace.dropped(new.name)),
+            etcd.absent(old.pause),
+            etcd.unchanged(looked_at),
+            etcd.unchanged(agenda),
         )
         # Those may be set by hand.
-        unset = () if any(kv.key == old.watermarks for kv in moving) else (absent(old.watermarks),)
-        compares = (*same(base), *free, *unset, *(unchanged(kv) for kv in moving))
-        ops: list[Op] = [*table_puts(new, record), *gone, DeleteRange(old.backlog_index)]
+        unset = () if any(kv.key == old.watermarks for kv in moving) else (etcd.absent(old.watermarks),)
+        compares = (*same(base), *free, *unset, *(etcd.unchanged(kv) for kv in moving))
+        ops: list[etcd.Op] = [*table_puts(new, record), *gone, etcd.DeleteRange(old.backlog_index)]
         if agenda.exists:
-            ops += [DeleteRange(old.agenda), looked_at_once(agenda, key=new.agenda)]
+            ops += [etcd.DeleteRange(old.agenda), looked_at_once(agenda, key=new.agenda)]
         ops += self._pointers.audit("rename-table", new.name, new, reason=f"it was {old.name}")
-        ops += [Put(new.prefix + kv.key[len(old.prefix) :], kv.value) for kv in moving]
-        looks = (Get(new.table), Get(old.table))
-        txn = Txn(compares, tuple(ops), looks) + self._pointers.passed_on(base, record)
+        ops += [etcd.Put(new.prefix + kv.key[len(old.prefix) :], kv.value) for kv in moving]
+        looks = (etcd.Get(new.table), etcd.Get(old.table))
+        txn = etcd.Txn(compares, tuple(ops), looks) + self._pointers.passed_on(base, record)
         txn += self._tombstoned(old, record, new.name)
         if not self._pointers.fits(txn):
-            raise PreconditionFailed(
+            raise errors.PreconditionFailed(
                 f"table {old.name!r} has {len(moving)} keys of its own, more than one transaction can rename",
                 hint="its schedules and indexes are such, and its watermarks: remove some",
                 details=details,
             )
 
-        def is_own_write(read: TxnResult) -> bool | None:
+        def is_own_write(read: etcd.TxnResult) -> bool | None:
             renamed, as_before = (
                 kv.exists and decode(kv.value, TableRecord, kv.key).uuid == record.uuid
                 for kv in (read.one(0, new.table), read.one(1, old.table))
@@ -223,23 +219,25 @@ class Naming:
         for kv in self._etcd.scan(self._keyspace.tombstones).kvs:
             try:
                 before = decode(kv.value, DropRecord, kv.key)
-            except CorruptRecord as error:  # nobody could finish that one; it must not prevent all others
+            except (
+                errors.CorruptRecord
+            ) as error:  # nobody could finish that one; it must not prevent all others
                 log.warning("tombstone_unreadable", extra={"table": table, "error": str(error)})
                 continue
             if before.renamed_to == table:
                 self._pointers.finish(before.name)
 
-    def _settings(self, keys: TableKeys) -> tuple[list[KeyValue], list[DeleteRange]]:
+    def _settings(self, keys: TableKeys) -> tuple[list[etcd.KeyValue], list[etcd.DeleteRange]]:
         """All keys of an idle table, and their removal; except its leader's, and those that may be many and
         are not moved: finished batches, audit trail, history, requests and series."""
         requests = keys.prefix + b"request.", keys.request_expiry_prefix
         skipped = keys.applied_prefix, keys.audit_prefix, keys.coordinator, keys.history_prefix
-        found: list[KeyValue] = []
-        gone: list[DeleteRange] = []
+        found: list[etcd.KeyValue] = []
+        gone: list[etcd.DeleteRange] = []
         start = keys.prefix
         # In the order of their keys. A removal for each range takes less of a transaction than for each key.
         for end in (*skipped, *requests, keys.series_prefix, prefix_end(keys.prefix)):
             found += self._etcd.get_range(start, end, limit=PAGE).kvs
-            gone.append(DeleteRange(start, end))
+            gone.append(etcd.DeleteRange(start, end))
             start = prefix_end(end)
         return found, gone

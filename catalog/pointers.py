@@ -15,14 +15,7 @@ from functools import partial
 from itertools import chain, islice
 from typing import Any
 
-from distop.errors import (
-    ArgumentTooLarge,
-    CorruptRecord,
-    DistopError,
-    EtcdOutOfSpace,
-    IncompatibleOperation,
-    OutcomeUnknown,
-)
+from distop import errors
 from distop.lake.cleanup.purge import leave_files
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient, RangePage
@@ -161,12 +154,12 @@ def check_idle(keys: TableKeys, base: Pointer) -> None:
         for slot in slots
     ]
     if running:
-        raise IncompatibleOperation(
+        raise errors.IncompatibleOperation(
             f"table {keys.name!r} has running operations: {', '.join(running)}",
             details={"table": keys.name, "operation": running[0]},
         )
     if base.leftovers:
-        raise IncompatibleOperation(
+        raise errors.IncompatibleOperation(
             f"the files of an operation of table {keys.name!r} that has ended are being collected",
             hint="try again in a moment; a coordinator must be running",
             details={"table": keys.name},
@@ -268,7 +261,7 @@ class Pointers:
                 return True
             try:  # it may have been renamed since
                 return None if self.standing(claim).exists else False
-            except DistopError:
+            except errors.DistopError:
                 return None
 
         return Move(keys, txn, head, is_own_write, claim, new=True)
@@ -335,7 +328,7 @@ class Pointers:
         txn = _together(moves)
         if not self.fits(txn):
             each = -(-(txn.weight() + 1) // len(moves))  # with the note
-            raise ArgumentTooLarge(
+            raise errors.ArgumentTooLarge(
                 f"{len(moves)} tables are more than one transaction holds, which is about {MAX_OPS // each}",
                 hint="commit to fewer tables at once",
                 details={"field": "table-changes"},
@@ -398,13 +391,13 @@ class Pointers:
         note = None if self._note is None else self._note.part(result)
         try:
             read = self._send(txn if note is None else txn + note, replied)
-        except EtcdOutOfSpace:
+        except errors.EtcdOutOfSpace:
             raise
-        except OutcomeUnknown:
+        except errors.OutcomeUnknown:
             return Swap.UNKNOWN
         if read.succeeded:
             if any(isinstance(op, Put) and op.key.startswith(self.keyspace.audit_prefix) for op in txn.then):
-                with suppress(DistopError):  # a change that has happened must not look like a failure
+                with suppress(errors.DistopError):  # a change that has happened must not look like a failure
                     self.etcd.run(lambda client: prune_softly(client, self.keyspace.audit_prefix))
             return Swap.DONE
         if note is not None:
@@ -441,5 +434,5 @@ async def _next_page(client: EtcdClient, *, start: bytes, end: bytes) -> RangePa
 def _is_iceberg(kv: KeyValue) -> bool:
     try:
         return kv.exists and decode(kv.value, TableRecord, kv.key).format == "iceberg"
-    except CorruptRecord:
+    except errors.CorruptRecord:
         return True  # loading it raises the error

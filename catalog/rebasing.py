@@ -20,24 +20,10 @@ from dataclasses import dataclass
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.manifest import ManifestContent, ManifestFile
 from pyiceberg.table import Table
+from pyiceberg.table import update as changes
 from pyiceberg.table.metadata import TableMetadata, TableMetadataV1
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import ADDED_DATA_FILES, Operation, Snapshot, Summary
-from pyiceberg.table.update import (
-    AddPartitionSpecUpdate,
-    AddSchemaUpdate,
-    AddSnapshotUpdate,
-    AddSortOrderUpdate,
-    AssertRefSnapshotId,
-    RemovePropertiesUpdate,
-    SetCurrentSchemaUpdate,
-    SetDefaultSortOrderUpdate,
-    SetDefaultSpecUpdate,
-    SetPropertiesUpdate,
-    SetSnapshotRefUpdate,
-    TableRequirement,
-    TableUpdate,
-)
 
 from distop.lake.iceberg.branch_steps import Rebased, rebased
 from distop.lake.iceberg.metadata_files import TableFile
@@ -49,14 +35,14 @@ from distop.lake.layout.properties import FORMAT_VERSION, ON_CONFLICT, check_on_
 log = logging.getLogger(__name__)
 
 _DESCRIBING = (
-    SetPropertiesUpdate,
-    RemovePropertiesUpdate,
-    AddSchemaUpdate,
-    SetCurrentSchemaUpdate,
-    AddPartitionSpecUpdate,
-    SetDefaultSpecUpdate,
-    AddSortOrderUpdate,
-    SetDefaultSortOrderUpdate,
+    changes.SetPropertiesUpdate,
+    changes.RemovePropertiesUpdate,
+    changes.AddSchemaUpdate,
+    changes.SetCurrentSchemaUpdate,
+    changes.AddPartitionSpecUpdate,
+    changes.SetDefaultSpecUpdate,
+    changes.AddSortOrderUpdate,
+    changes.SetDefaultSortOrderUpdate,
 )
 """Updates that name no snapshot: what they depend on is in the requirements, which are checked each time."""
 
@@ -65,8 +51,8 @@ _DESCRIBING = (
 class PendingCommit:
     """The updates of a table, and their requirements on its present state."""
 
-    requirements: tuple[TableRequirement, ...]
-    updates: tuple[TableUpdate, ...]
+    requirements: tuple[changes.TableRequirement, ...]
+    updates: tuple[changes.TableUpdate, ...]
     rebases: bool = False
     """Whether it may be rebased."""
     draft: Draft | None = None
@@ -79,7 +65,9 @@ class PendingCommit:
 
 
 def pending_commit(
-    current: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
+    current: Table,
+    requirements: tuple[changes.TableRequirement, ...],
+    updates: tuple[changes.TableUpdate, ...],
 ) -> PendingCommit:
     """The updates for the present table: the same, unless the commit has lost and may be rebased.
 
@@ -121,8 +109,8 @@ def _own(summary: Summary | None) -> dict[str, str] | None:
 def _rebase(
     current: Table,
     snapshot: Snapshot,
-    requirements: tuple[TableRequirement, ...],
-    updates: tuple[TableUpdate, ...],
+    requirements: tuple[changes.TableRequirement, ...],
+    updates: tuple[changes.TableUpdate, ...],
 ) -> PendingCommit:
     base, io = current.metadata, current.io
     _check_adds_files_only(manifests_of(snapshot, io), snapshot.snapshot_id, base)
@@ -134,22 +122,22 @@ def _rebase(
     except BaseException:
         draft.discard()
         raise
-    added = AddSnapshotUpdate(snapshot=again)
+    added = changes.AddSnapshotUpdate(snapshot=again)
     return PendingCommit(
         tuple(one for one in requirements if not _is_of_main(one)),
-        tuple(added if isinstance(one, AddSnapshotUpdate) else one for one in updates),
+        tuple(added if isinstance(one, changes.AddSnapshotUpdate) else one for one in updates),
         True,
         draft,
     )
 
 
-def _check_fresh(updates: Sequence[TableUpdate], base: TableMetadata) -> None:
+def _check_fresh(updates: Sequence[changes.TableUpdate], base: TableMetadata) -> None:
     """An error that pyiceberg calls a wrong value: the commit lost to one of another branch, and can be
     repeated."""
     if isinstance(base, TableMetadataV1):
         return
     for update in updates:
-        if isinstance(update, AddSnapshotUpdate):
+        if isinstance(update, changes.AddSnapshotUpdate):
             number = update.snapshot.sequence_number or 0
             # Two that replace a table may have one number: none of them follows the other.
             least = base.last_sequence_number + (update.snapshot.parent_snapshot_id is not None)
@@ -159,10 +147,10 @@ def _check_fresh(updates: Sequence[TableUpdate], base: TableMetadata) -> None:
                 )
 
 
-def _append_in(updates: Sequence[TableUpdate]) -> Snapshot | None:
+def _append_in(updates: Sequence[changes.TableUpdate]) -> Snapshot | None:
     """The snapshot of a commit that only appends it to the main branch."""
-    added = [one.snapshot for one in updates if isinstance(one, AddSnapshotUpdate)]
-    moved = [one for one in updates if isinstance(one, SetSnapshotRefUpdate)]
+    added = [one.snapshot for one in updates if isinstance(one, changes.AddSnapshotUpdate)]
+    moved = [one for one in updates if isinstance(one, changes.SetSnapshotRefUpdate)]
     if len(added) != 1 or len(moved) != 1 or len(updates) != 2:
         return None
     summary, to = added[0].summary, (moved[0].ref_name, moved[0].snapshot_id)
@@ -182,7 +170,9 @@ def _rebases(snapshot: Snapshot, base: TableMetadata) -> bool:
     return (properties.get(ON_CONFLICT) or base.properties.get(ON_CONFLICT)) == "rebase"
 
 
-def _follows(snapshot: Snapshot, base: TableMetadata, requirements: Sequence[TableRequirement]) -> bool:
+def _follows(
+    snapshot: Snapshot, base: TableMetadata, requirements: Sequence[changes.TableRequirement]
+) -> bool:
     """Whether the state that the program has seen is an ancestor of the present one, with the same format and
     columns.
 
@@ -193,7 +183,7 @@ def _follows(snapshot: Snapshot, base: TableMetadata, requirements: Sequence[Tab
     seen = [
         one.snapshot_id
         for one in requirements
-        if isinstance(one, AssertRefSnapshotId) and one.ref == MAIN_BRANCH
+        if isinstance(one, changes.AssertRefSnapshotId) and one.ref == MAIN_BRANCH
     ]
     parents = {one.snapshot_id: one.parent_snapshot_id for one in base.snapshots}
     at = base.current_snapshot_id
@@ -225,5 +215,5 @@ def _summary(snapshot: Snapshot, made: Rebased) -> Summary:
     return Summary(operation=Operation.APPEND, **{**own, **made.summary.additional_properties})
 
 
-def _is_of_main(requirement: TableRequirement) -> bool:
-    return isinstance(requirement, AssertRefSnapshotId) and requirement.ref == MAIN_BRANCH
+def _is_of_main(requirement: changes.TableRequirement) -> bool:
+    return isinstance(requirement, changes.AssertRefSnapshotId) and requirement.ref == MAIN_BRANCH

@@ -20,30 +20,11 @@ from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestContent
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
+from pyiceberg.table import update as changes
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
 from pyiceberg.table.sorting import SortOrder
-from pyiceberg.table.update import (
-    AddPartitionSpecUpdate,
-    AddSchemaUpdate,
-    AddSnapshotUpdate,
-    AddSortOrderUpdate,
-    RemovePartitionSpecsUpdate,
-    RemovePartitionStatisticsUpdate,
-    RemoveSchemasUpdate,
-    RemoveSnapshotsUpdate,
-    RemoveStatisticsUpdate,
-    SetCurrentSchemaUpdate,
-    SetDefaultSortOrderUpdate,
-    SetDefaultSpecUpdate,
-    SetPartitionStatisticsUpdate,
-    SetPropertiesUpdate,
-    SetSnapshotRefUpdate,
-    SetStatisticsUpdate,
-    TableUpdate,
-    UpgradeFormatVersionUpdate,
-)
 from pyiceberg.view.metadata import ViewVersion
 
 from distop.errors import InvalidArgument
@@ -62,16 +43,16 @@ _OF_32_BITS = frozenset(
 """Names of numbers of 32 bits, with a sign; others have 64."""
 
 
-def check_updates(updates: Iterable[TableUpdate]) -> None:
+def check_updates(updates: Iterable[changes.TableUpdate]) -> None:
     """Raise :class:`~distop.errors.InvalidArgument` if a property, column, field or number is invalid."""
     for update in updates:
-        if isinstance(update, SetPropertiesUpdate):
+        if isinstance(update, changes.SetPropertiesUpdate):
             check_properties(update.updates)
-        if isinstance(update, AddSchemaUpdate):
+        if isinstance(update, changes.AddSchemaUpdate):
             check_schema(update.schema_)
-        if isinstance(update, AddPartitionSpecUpdate):
+        if isinstance(update, changes.AddPartitionSpecUpdate):
             check_fields(update.spec.fields)
-        if isinstance(update, AddSortOrderUpdate):
+        if isinstance(update, changes.AddSortOrderUpdate):
             check_fields(update.sort_order.fields)
         _check_numbers(update.model_dump(mode="json", by_alias=True), "")
 
@@ -91,7 +72,7 @@ def _check_numbers(value: Any, name: str) -> None:
 
 
 def refuse_unchecked(
-    record: TableRecord, base: TableMetadata, updates: Iterable[TableUpdate], io: FileIO
+    record: TableRecord, base: TableMetadata, updates: Iterable[changes.TableUpdate], io: FileIO
 ) -> None:
     """Raise :class:`~distop.errors.InvalidArgument` if a commit adds rows into the main branch of a table
     that has rules which must be kept."""
@@ -100,9 +81,9 @@ def refuse_unchecked(
     known = {snapshot.snapshot_id: snapshot for snapshot in base.snapshots}
     live = {snapshot.snapshot_id for snapshot in ancestors_of(base.current_snapshot(), base)}
     for update in updates:
-        if isinstance(update, AddSnapshotUpdate):
+        if isinstance(update, changes.AddSnapshotUpdate):
             known[update.snapshot.snapshot_id] = update.snapshot
-        elif isinstance(update, SetSnapshotRefUpdate) and update.ref_name == MAIN_BRANCH:
+        elif isinstance(update, changes.SetSnapshotRefUpdate) and update.ref_name == MAIN_BRANCH:
             for snapshot in _new(known, live, update.snapshot_id):
                 if _adds_rows(snapshot, io):
                     raise InvalidArgument(
@@ -192,48 +173,52 @@ def _content(one: Schema | PartitionSpec | SortOrder | ViewVersion) -> Any:
     return one.fields
 
 
-def renumbered(updates: Iterable[TableUpdate], base: TableMetadata) -> tuple[TableUpdate, ...]:
+def renumbered(
+    updates: Iterable[changes.TableUpdate], base: TableMetadata
+) -> tuple[changes.TableUpdate, ...]:
     """The same updates, with ids that fit the present table."""
     schemas = Ids("schema_id", base.schemas)
     specs = Ids("spec_id", base.partition_specs)
     orders = Ids("order_id", base.sort_orders)
-    kept: list[TableUpdate | None] = []
+    kept: list[changes.TableUpdate | None] = []
     for update in updates:
         match update:
-            case AddSchemaUpdate():
+            case changes.AddSchemaUpdate():
                 kept.append(_with(update, "schema_", schemas.add(update.schema_)))
-            case AddPartitionSpecUpdate():
+            case changes.AddPartitionSpecUpdate():
                 kept.append(_with(update, "spec", specs.add(update.spec)))
-            case AddSortOrderUpdate():
+            case changes.AddSortOrderUpdate():
                 kept.append(_with(update, "sort_order", orders.add(update.sort_order)))
-            case SetCurrentSchemaUpdate():
+            case changes.SetCurrentSchemaUpdate():
                 kept.append(_with(update, "schema_id", schemas.of(update.schema_id)))
-            case SetDefaultSpecUpdate():
+            case changes.SetDefaultSpecUpdate():
                 kept.append(_with(update, "spec_id", specs.of(update.spec_id)))
-            case SetDefaultSortOrderUpdate():
+            case changes.SetDefaultSortOrderUpdate():
                 kept.append(_with(update, "sort_order_id", orders.of(update.sort_order_id)))
             case _:
                 kept.append(update)
     return tuple(update for update in kept if update is not None)
 
 
-def _with(update: Any, name: str, value: Any) -> TableUpdate | None:
-    copied: TableUpdate | None = None if value is None else update.model_copy(update={name: value})
+def _with(update: Any, name: str, value: Any) -> changes.TableUpdate | None:
+    copied: changes.TableUpdate | None = None if value is None else update.model_copy(update={name: value})
     return copied
 
 
-def format_upgraded(updates: Iterable[TableUpdate]) -> Iterator[TableUpdate]:
+def format_upgraded(updates: Iterable[changes.TableUpdate]) -> Iterator[changes.TableUpdate]:
     """The same updates: a property that names the format version upgrades the table, as with Iceberg's Java
     library, and is not stored."""
     for update in updates:
-        if isinstance(update, SetPropertiesUpdate) and FORMAT in update.updates:
+        if isinstance(update, changes.SetPropertiesUpdate) and FORMAT in update.updates:
             kept = dict(update.updates)
-            yield UpgradeFormatVersionUpdate(format_version=int(kept.pop(FORMAT)))
+            yield changes.UpgradeFormatVersionUpdate(format_version=int(kept.pop(FORMAT)))
             update = update.model_copy(update={"updates": kept})
         yield update
 
 
-def of_what_is_there(updates: Iterable[TableUpdate], base: TableMetadata) -> Iterator[TableUpdate]:
+def of_what_is_there(
+    updates: Iterable[changes.TableUpdate], base: TableMetadata
+) -> Iterator[changes.TableUpdate]:
     """The same updates, without removals of what neither the table has nor an earlier update adds."""
     snapshots = {one.snapshot_id for one in base.snapshots}
     schemas = {one.schema_id for one in base.schemas}
@@ -242,32 +227,32 @@ def of_what_is_there(updates: Iterable[TableUpdate], base: TableMetadata) -> Ite
     of_partitions = {one.snapshot_id for one in base.partition_statistics}
     for update in updates:
         match update:
-            case AddSnapshotUpdate():
+            case changes.AddSnapshotUpdate():
                 snapshots.add(update.snapshot.snapshot_id)
-            case AddSchemaUpdate():
+            case changes.AddSchemaUpdate():
                 schemas.add(update.schema_.schema_id)
-            case AddPartitionSpecUpdate():
+            case changes.AddPartitionSpecUpdate():
                 specs.add(update.spec.spec_id)
-            case SetStatisticsUpdate():
+            case changes.SetStatisticsUpdate():
                 statistics.add(update.statistics.snapshot_id)
-            case SetPartitionStatisticsUpdate():
+            case changes.SetPartitionStatisticsUpdate():
                 of_partitions.add(update.partition_statistics.snapshot_id)
-            case RemoveSnapshotsUpdate():
+            case changes.RemoveSnapshotsUpdate():
                 if not (gone := _taken(snapshots, update.snapshot_ids)):
                     continue
                 statistics.difference_update(gone)  # pyiceberg removes these with their snapshots
                 update = update.model_copy(update={"snapshot_ids": gone})
-            case RemoveSchemasUpdate():
+            case changes.RemoveSchemasUpdate():
                 if not (gone := _taken(schemas, update.schema_ids)):
                     continue
                 update = update.model_copy(update={"schema_ids": gone})
-            case RemovePartitionSpecsUpdate():
+            case changes.RemovePartitionSpecsUpdate():
                 if not (gone := _taken(specs, update.spec_ids)):
                     continue
                 update = update.model_copy(update={"spec_ids": gone})
-            case RemoveStatisticsUpdate() if not _taken(statistics, [update.snapshot_id]):
+            case changes.RemoveStatisticsUpdate() if not _taken(statistics, [update.snapshot_id]):
                 continue
-            case RemovePartitionStatisticsUpdate() if not _taken(of_partitions, [update.snapshot_id]):
+            case changes.RemovePartitionStatisticsUpdate() if not _taken(of_partitions, [update.snapshot_id]):
                 continue
         yield update
 

@@ -14,43 +14,19 @@ from functools import partial
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+from pyiceberg import exceptions as iceberg_errors
 from pyiceberg.catalog import LOCATION, PropertiesUpdateSummary
-from pyiceberg.exceptions import (
-    CommitFailedException,
-    CommitStateUnknownException,
-    NamespaceAlreadyExistsError,
-    NamespaceNotEmptyError,
-    NoSuchNamespaceError,
-    NoSuchTableError,
-    NoSuchViewError,
-)
 from pyiceberg.schema import Schema
 from pyiceberg.table.locations import load_location_provider
 from pyiceberg.typedef import EMPTY_DICT, Identifier, Properties
 from pyiceberg.view import View
 from pyiceberg.view.metadata import ViewMetadata, ViewVersion
 
+from distop.catalog import namespaces, view_metadata
 from distop.catalog.errors import for_pyiceberg
-from distop.catalog.namespaces import (
-    DEFAULT,
-    Namespaces,
-    namespace_identifier,
-    namespace_name,
-    table_identifier,
-    table_name,
-    view_name,
-)
 from distop.catalog.naming import MAX_TRIES
 from distop.catalog.places import Folder, place_of_namespace
 from distop.catalog.pointers import FOREIGN, Pointers, Swap
-from distop.catalog.view_metadata import (
-    ViewRequirement,
-    ViewUpdate,
-    check_view,
-    encoded_view,
-    new_view,
-    view_after,
-)
 from distop.catalog.views import Views
 from distop.errors import CorruptRecord, DistopError, InvalidArgument
 from distop.lake.layout.metadata import read_view_metadata
@@ -67,36 +43,39 @@ class NamespaceCatalog(StagingCatalog):
     """Namespaces in etcd."""
 
     _pointers: Pointers
-    _namespaces: Namespaces
+    _namespaces: namespaces.Namespaces
 
     def create_namespace(self, namespace: str | Identifier, properties: Properties = EMPTY_DICT) -> None:
         """Raises ``NamespaceAlreadyExistsError``."""
-        name = namespace_name(namespace)
+        name = namespaces.namespace_name(namespace)
         if not self._namespaces.create(name, dict(properties)):
-            raise NamespaceAlreadyExistsError(f"Namespace {name} already exists")
+            raise iceberg_errors.NamespaceAlreadyExistsError(f"Namespace {name} already exists")
 
     def drop_namespace(self, namespace: str | Identifier) -> None:
         """Raises ``NoSuchNamespaceError`` or ``NamespaceNotEmptyError``."""
         name = self._existing(namespace)
         if not self._namespaces.is_empty(name):
-            raise NamespaceNotEmptyError(f"Namespace {name} is not empty")
-        if not self._namespaces.drop(name) and name == DEFAULT:
-            raise NamespaceNotEmptyError(f"Namespace {name} is always there")
+            raise iceberg_errors.NamespaceNotEmptyError(f"Namespace {name} is not empty")
+        if not self._namespaces.drop(name) and name == namespaces.DEFAULT:
+            raise iceberg_errors.NamespaceNotEmptyError(f"Namespace {name} is always there")
 
     def list_namespaces(self, namespace: str | Identifier = ()) -> list[Identifier]:
         """The namespaces right below one; the top-level ones if none is given."""
         below = self._existing(namespace) if namespace else ""
-        parent = namespace_identifier(below) if below else ()
-        known = {(DEFAULT,), *(namespace_identifier(name) for name in self._namespaces.below(below))}
-        known |= {table_identifier(name)[:-1] for name in self._pointers.names(below)}
+        parent = namespaces.namespace_identifier(below) if below else ()
+        known = {
+            (namespaces.DEFAULT,),
+            *(namespaces.namespace_identifier(name) for name in self._namespaces.below(below)),
+        }
+        known |= {namespaces.table_identifier(name)[:-1] for name in self._pointers.names(below)}
         depth = len(parent) + 1
         return sorted({path[:depth] for path in known if len(path) >= depth and path[: depth - 1] == parent})
 
     def namespace_exists(self, namespace: str | Identifier) -> bool:
         """Whether it was created, or is not empty."""
         try:
-            return self._namespaces.exists(namespace_name(namespace))
-        except NoSuchNamespaceError:
+            return self._namespaces.exists(namespaces.namespace_name(namespace))
+        except iceberg_errors.NoSuchNamespaceError:
             return False
 
     def namespace_with_place(self, namespace: str | Identifier) -> Properties:
@@ -129,31 +108,33 @@ class NamespaceCatalog(StagingCatalog):
         return summaries[-1]
 
     def _existing(self, namespace: str | Identifier) -> str:
-        return self._there(namespace_name(namespace))
+        return self._there(namespaces.namespace_name(namespace))
 
     def _check_namespace_of(self, identifier: str | Identifier) -> None:
-        self._existing(table_identifier(table_name(identifier))[:-1])
+        self._existing(namespaces.table_identifier(namespaces.table_name(identifier))[:-1])
 
     def _there(self, name: str) -> str:
         if not self._namespaces.exists(name):
-            raise NoSuchNamespaceError(f"Namespace does not exist: {name}")
+            raise iceberg_errors.NoSuchNamespaceError(f"Namespace does not exist: {name}")
         return name
 
     @staticmethod
     def identifier_to_database_and_table(
         identifier: str | Identifier,
-        err: type[ValueError] | type[NoSuchTableError] | type[NoSuchNamespaceError] = ValueError,
+        err: type[ValueError]
+        | type[iceberg_errors.NoSuchTableError]
+        | type[iceberg_errors.NoSuchNamespaceError] = ValueError,
     ) -> tuple[str, str]:
         """``(namespace, table)`` of an identifier; the namespace by its name, see :func:`namespace_name`."""
-        full = table_identifier(table_name(identifier))
-        return namespace_name(full[:-1]), full[-1]
+        full = namespaces.table_identifier(namespaces.table_name(identifier))
+        return namespaces.namespace_name(full[:-1]), full[-1]
 
 
 class StoredView(View):
     """A view, and the location of its metadata."""
 
     def __init__(self, name: str, metadata: ViewMetadata, metadata_location: str) -> None:
-        super().__init__(table_identifier(name), metadata)
+        super().__init__(namespaces.table_identifier(name), metadata)
         self.metadata_location = metadata_location
 
 
@@ -174,23 +155,23 @@ class ViewCatalog(NamespaceCatalog):
         properties: Properties = EMPTY_DICT,
     ) -> StoredView:
         """Raises ``ViewAlreadyExistsError``, also for the name of a table, or ``NoSuchNamespaceError``."""
-        name = view_name(identifier)
+        name = namespaces.view_name(identifier)
         self._check_namespace_of(identifier)
         self._views.check_free(name)
         place = self.location_of_new(location, *self.identifier_to_database_and_table(identifier))
-        metadata = new_view(place, self.schema_of(schema), view_version, properties)
+        metadata = view_metadata.new_view(place, self.schema_of(schema), view_version, properties)
         return self._made(name, metadata, "create-view")
 
     def register_view(self, identifier: str | Identifier, metadata_location: str) -> StoredView:
         """Register a view that exists as a file. Raises as :meth:`create_view`."""
-        name = view_name(identifier)
+        name = namespaces.view_name(identifier)
         self._check_namespace_of(identifier)
         self._views.check_free(name)
         try:
             metadata = read_view_metadata(self.file_io(metadata_location), metadata_location)
         except (CorruptRecord, FileNotFoundError) as error:
             raise InvalidArgument(str(error), details={"field": "metadata-location"}) from error
-        check_view(metadata)
+        view_metadata.check_view(metadata)
         return self._made(name, metadata, "register-view", metadata_location)
 
     def list_views(self, namespace: str | Identifier) -> list[Identifier]:
@@ -201,30 +182,32 @@ class ViewCatalog(NamespaceCatalog):
         """The views of :meth:`list_views` behind ``last``, in a stable order; read on demand. Raises
         ``NoSuchNamespaceError``."""
         name = self._existing(namespace)
-        wanted = namespace_identifier(name)
-        found = self._pointers.views("" if name == DEFAULT else name, view_name(last) if last else "")
-        return (one for one in map(table_identifier, found) if one[:-1] == wanted)
+        wanted = namespaces.namespace_identifier(name)
+        found = self._pointers.views(
+            "" if name == namespaces.DEFAULT else name, namespaces.view_name(last) if last else ""
+        )
+        return (one for one in map(namespaces.table_identifier, found) if one[:-1] == wanted)
 
     def view_exists(self, identifier: str | Identifier) -> bool:
         """Whether there is one."""
         try:
             self.view_metadata_location(identifier)
-        except NoSuchViewError:
+        except iceberg_errors.NoSuchViewError:
             return False
         return True
 
     def view_metadata_location(self, identifier: str | Identifier) -> str:
         """The location of the present metadata of a view. Raises ``NoSuchViewError``."""
-        return self._views.read(view_name(identifier))[0].metadata_location
+        return self._views.read(namespaces.view_name(identifier))[0].metadata_location
 
     def load_view(self, identifier: str | Identifier) -> StoredView:
         """The view as it is now. Raises ``NoSuchViewError``."""
         location = self.view_metadata_location(identifier)
-        return StoredView(view_name(identifier), self._read(location), location)
+        return StoredView(namespaces.view_name(identifier), self._read(location), location)
 
     def drop_view(self, identifier: str | Identifier) -> None:
         """Remove a view; its files stay. Raises ``NoSuchViewError``."""
-        self._views.drop(view_name(identifier))
+        self._views.drop(namespaces.view_name(identifier))
 
     def rename_view(self, from_identifier: str | Identifier, to_identifier: str | Identifier) -> None:
         """Give a view another name.
@@ -232,15 +215,15 @@ class ViewCatalog(NamespaceCatalog):
         Raises ``NoSuchViewError``, ``NoSuchNamespaceError``, and ``TableAlreadyExistsError`` if a table or a
         view has that name.
         """
-        old, new = view_name(from_identifier), view_name(to_identifier)
+        old, new = namespaces.view_name(from_identifier), namespaces.view_name(to_identifier)
         self._check_namespace_of(to_identifier)
         self._views.rename(old, new)
 
     def commit_view(
         self,
         identifier: str | Identifier,
-        requirements: Sequence[ViewRequirement],
-        updates: Sequence[ViewUpdate],
+        requirements: Sequence[view_metadata.ViewRequirement],
+        updates: Sequence[view_metadata.ViewUpdate],
     ) -> StoredView:
         """Change a view. Concurrent changes stay: the updates are applied to their result.
 
@@ -253,11 +236,11 @@ class ViewCatalog(NamespaceCatalog):
         NoSuchViewError
             There is no such view.
         """
-        name = view_name(identifier)
+        name = namespaces.view_name(identifier)
         for _ in range(MAX_TRIES):
             record, base = self._views.read(name)
             before = self._read(record.metadata_location)
-            after = view_after(before, requirements, updates, int(time.time() * 1000))
+            after = view_metadata.view_after(before, requirements, updates, int(time.time() * 1000))
             if after is before:
                 return StoredView(name, before, record.metadata_location)
             if after.location != before.location:
@@ -266,7 +249,7 @@ class ViewCatalog(NamespaceCatalog):
             record.metadata_location = written = self._written(after)
             if self._moved(name, written, partial(self._views.move, name, base, record)):
                 return StoredView(name, after, written)
-        raise CommitFailedException(f"View {name} is changed all the time, it was not changed")
+        raise iceberg_errors.CommitFailedException(f"View {name} is changed all the time, it was not changed")
 
     def _made(self, name: str, metadata: ViewMetadata, action: str, given: str = "") -> StoredView:
         """Create a view. ``given``: the location of its metadata, if that exists already."""
@@ -298,7 +281,9 @@ class ViewCatalog(NamespaceCatalog):
             self._remove(written)
             raise
         if outcome is Swap.UNKNOWN:
-            raise CommitStateUnknownException(f"Whether view {name} has the new metadata is not known")
+            raise iceberg_errors.CommitStateUnknownException(
+                f"Whether view {name} has the new metadata is not known"
+            )
         if outcome is Swap.LOST:
             self._remove(written)
         return outcome is Swap.DONE
@@ -311,7 +296,7 @@ class ViewCatalog(NamespaceCatalog):
         location: str = places.new_table_metadata_file_location(metadata.current_version_id)
         try:
             with self.file_io(location).new_output(location).create() as stream:
-                stream.write(encoded_view(metadata))
+                stream.write(view_metadata.encoded_view(metadata))
         except Exception:
             self._remove(location)
             raise

@@ -13,14 +13,7 @@ from uuid import UUID, uuid4
 from pydantic import Field
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.schema import Schema
-from pyiceberg.table.update import (
-    AddSchemaUpdate,
-    AssignUUIDUpdate,
-    RemovePropertiesUpdate,
-    SetLocationUpdate,
-    SetPropertiesUpdate,
-    UpgradeFormatVersionUpdate,
-)
+from pyiceberg.table import update as changes
 from pyiceberg.typedef import IcebergBaseModel
 from pyiceberg.view.metadata import ViewHistoryEntry, ViewMetadata, ViewVersion
 
@@ -64,12 +57,12 @@ class AssertViewUUID(IcebergBaseModel):
 
 
 ViewUpdate: TypeAlias = Annotated[
-    AssignUUIDUpdate
-    | UpgradeFormatVersionUpdate
-    | AddSchemaUpdate
-    | SetLocationUpdate
-    | SetPropertiesUpdate
-    | RemovePropertiesUpdate
+    changes.AssignUUIDUpdate
+    | changes.UpgradeFormatVersionUpdate
+    | changes.AddSchemaUpdate
+    | changes.SetLocationUpdate
+    | changes.SetPropertiesUpdate
+    | changes.RemovePropertiesUpdate
     | AddViewVersionUpdate
     | SetCurrentViewVersionUpdate,
     Field(discriminator="action"),
@@ -206,20 +199,20 @@ class _ViewDraft:
 
     def take(self, update: ViewUpdate) -> None:
         match update:
-            case AssignUUIDUpdate():
+            case changes.AssignUUIDUpdate():
                 if update.uuid != UUID(self._base.view_uuid):
                     raise _bad("Cannot reassign uuid", "uuid")
-            case UpgradeFormatVersionUpdate():
+            case changes.UpgradeFormatVersionUpdate():
                 if update.format_version != self._base.format_version:
                     raise _bad(f"views have no format version {update.format_version}", "format-version")
-            case SetLocationUpdate():
+            case changes.SetLocationUpdate():
                 self._location = update.location
-            case SetPropertiesUpdate():
+            case changes.SetPropertiesUpdate():
                 self._properties.update(update.updates)
-            case RemovePropertiesUpdate():
+            case changes.RemovePropertiesUpdate():
                 for name in update.removals:
                     self._properties.pop(name, None)
-            case AddSchemaUpdate():
+            case changes.AddSchemaUpdate():
                 if (schema := self._schema_ids.add(update.schema_)) is not None:
                     self._schemas.append(schema)
                     self._added_schemas.add(schema.schema_id)

@@ -15,7 +15,7 @@ from distop.catalog.namespaces import no_such_view, view_exists
 from distop.catalog.naming import check_target, retry_until_known
 from distop.catalog.pointers import Pointer, Pointers, Swap
 from distop.metastore.crashpoints import reached
-from distop.metastore.etcd.txn import DeleteRange, Get, KeyValue, Put, Txn, TxnResult, absent, unchanged
+from distop.metastore.etcd import txn as etcd
 from distop.metastore.records.names import check_new_name
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import ViewRecord
@@ -51,13 +51,13 @@ class Views:
         keys, claim = self._keyspace.table(check_new_name(name, "name")), self._claim(name, record)
         audit = self._pointers.audit(action, name)
         # A late copy finds the entry of the first: a view that was dropped since stays so.
-        txn = Txn(
-            (absent(keys.view), absent(keys.table), absent(audit[0].key), *claim.free()),
-            (Put(keys.view, encode(record)), claim.put, *audit),
-            (Get(keys.view), Get(claim.key)),
+        txn = etcd.Txn(
+            (etcd.absent(keys.view), etcd.absent(keys.table), etcd.absent(audit[0].key), *claim.free()),
+            (etcd.Put(keys.view, encode(record)), claim.put, *audit),
+            (etcd.Get(keys.view), etcd.Get(claim.key)),
         )
 
-        def is_own_write(read: TxnResult) -> bool:
+        def is_own_write(read: etcd.TxnResult) -> bool:
             found, claimed = _record(read.one(0, keys.view)), owner_of(read.one(1, claim.key))
             # It may have been renamed since.
             return record.uuid in {one.uuid for one in (found, claimed) if one is not None}
@@ -81,11 +81,15 @@ class Views:
         keys, before = self._keyspace.table(name), base.view
         assert before is not None
         audit = self._pointers.audit("alter-view", name)
-        txn = Txn((unchanged(base.view_kv),), (Put(keys.view, encode(record)), *audit), (Get(keys.view),))
+        txn = etcd.Txn(
+            (etcd.unchanged(base.view_kv),),
+            (etcd.Put(keys.view, encode(record)), *audit),
+            (etcd.Get(keys.view),),
+        )
         if record.location != before.location:
             txn += self._passed_on(self._claim(name, before), self._claim(name, record))
 
-        def is_own_write(read: TxnResult) -> bool | None:
+        def is_own_write(read: etcd.TxnResult) -> bool | None:
             if (found := _record(read.one(0, keys.view))) is None:
                 return None
             if found.metadata_location in (record.metadata_location, before.metadata_location):
@@ -101,10 +105,10 @@ class Views:
             record, base = self.read(name)
             key, claim = base.view_kv.key, self._claim(name, record)
             audit = self._pointers.audit("drop-view", name)
-            txn = Txn((unchanged(base.view_kv),), (DeleteRange(key), *audit), (Get(key),))
+            txn = etcd.Txn((etcd.unchanged(base.view_kv),), (etcd.DeleteRange(key), *audit), (etcd.Get(key),))
             txn += claim.given_up(self._pointers.standing(claim))
 
-            def is_own_write(read: TxnResult) -> bool:
+            def is_own_write(read: etcd.TxnResult) -> bool:
                 found = _record(read.one(0, key))
                 return found is None or found.uuid != record.uuid
 
@@ -125,14 +129,14 @@ class Views:
             check_target(self._pointers, name, new)
             key, claim = base.view_kv.key, self._claim(name, record)
             audit = self._pointers.audit("rename-view", new, reason=f"it was {name}")
-            txn = Txn(
-                (unchanged(base.view_kv), absent(target.view), absent(target.table)),
-                (DeleteRange(key), Put(target.view, encode(record)), *audit),
-                (Get(key), Get(target.view)),
+            txn = etcd.Txn(
+                (etcd.unchanged(base.view_kv), etcd.absent(target.view), etcd.absent(target.table)),
+                (etcd.DeleteRange(key), etcd.Put(target.view, encode(record)), *audit),
+                (etcd.Get(key), etcd.Get(target.view)),
             )
             txn += self._passed_on(claim, replace(claim, table=new))
 
-            def is_own_write(read: TxnResult) -> bool | None:
+            def is_own_write(read: etcd.TxnResult) -> bool | None:
                 old, renamed = (_record(read.one(at, one)) for at, one in enumerate((key, target.view)))
                 if renamed is not None and renamed.uuid == record.uuid:
                     return True
@@ -143,19 +147,21 @@ class Views:
 
         retry_until_known(once, f"view {name!r}", "renamed")
 
-    def _swap(self, txn: Txn, is_own_write: Callable[[TxnResult], bool | None], location: str) -> Swap:
+    def _swap(
+        self, txn: etcd.Txn, is_own_write: Callable[[etcd.TxnResult], bool | None], location: str
+    ) -> Swap:
         reached("catalog.swap.before")
         return self._pointers.settled(txn, is_own_write, lambda: reached("catalog.swap.after"), location)
 
     def _claim(self, name: str, record: ViewRecord) -> LocationClaim:
         return LocationClaim(self._keyspace, record.location, name, record.uuid)
 
-    def _passed_on(self, claim: LocationClaim, to: LocationClaim) -> Txn:
+    def _passed_on(self, claim: LocationClaim, to: LocationClaim) -> etcd.Txn:
         standing = self._pointers.standing(claim)
         if to.key != claim.key or not claim.is_mine(standing):
             self._pointers.check_free(to)
         return claim.passed_on(standing, to)
 
 
-def _record(kv: KeyValue) -> ViewRecord | None:
+def _record(kv: etcd.KeyValue) -> ViewRecord | None:
     return decode(kv.value, ViewRecord, kv.key) if kv.exists else None

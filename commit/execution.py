@@ -14,19 +14,8 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from distop import errors
 from distop.commit.contract import ExternalStep, StepContext, StepRegistry, StepState, default_registry
-from distop.errors import (
-    CorruptRecord,
-    DistopError,
-    Kind,
-    LeadershipLost,
-    LeaseLost,
-    PermanentStepError,
-    PreconditionFailed,
-    UnknownCommitStep,
-    as_distop,
-    shortened,
-)
 from distop.metastore.crashpoints import reached
 from distop.metastore.records.operation import CommitSequence, StepRecord
 
@@ -39,11 +28,11 @@ MAX_DESCRIBED = 300
 """Characters of a step's argument shown in an error."""
 
 
-class StepFailed(DistopError):
+class StepFailed(errors.DistopError):
     """A commit step failed."""
 
     code = "STEP_FAILED"
-    kind = Kind.PRECONDITION
+    kind = errors.Kind.PRECONDITION
 
     index: int = -1
     """The number of the step in the sequence, from 0."""
@@ -54,7 +43,7 @@ class StepFailed(DistopError):
     @classmethod
     def of(cls, index: int, record: StepRecord, cause: Exception) -> StepFailed:
         """The failure of one step."""
-        known = as_distop(cause)
+        known = errors.as_distop(cause)
         code = known.code
         failed = cls(
             f"commit step {index} ({describe(record)}) failed: {code}: {known.message}",
@@ -67,7 +56,7 @@ class StepFailed(DistopError):
 
 def describe(record: StepRecord) -> str:
     """A step in one line, for people."""
-    return f"{record.step} {shortened(msgspec.json.encode(record.argument).decode(), MAX_DESCRIBED)}"
+    return f"{record.step} {errors.shortened(msgspec.json.encode(record.argument).decode(), MAX_DESCRIBED)}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,7 +166,7 @@ def undo(
                 left.append(index)
             reached("undo.after")
             return executed and index not in left
-        except (LeadershipLost, LeaseLost):
+        except (errors.LeadershipLost, errors.LeaseLost):
             raise
         except Exception as error:
             fields = {"operation": sequence.operation, "step": record.step, "index": index}
@@ -194,7 +183,7 @@ def _was_executed(step: ExternalStep, context: StepContext) -> bool:
     """Whether a step has been executed, as far as it can be verified."""
     try:
         return step.verify(context) is not StepState.NOT_DONE
-    except (LeadershipLost, LeaseLost):
+    except (errors.LeadershipLost, errors.LeaseLost):
         raise
     except Exception:
         return True
@@ -203,7 +192,7 @@ def _was_executed(step: ExternalStep, context: StepContext) -> bool:
 def _check_owner(sequence: CommitSequence, context: StepContext) -> None:
     arg = context.arg
     if (sequence.operation, sequence.uuid) != (str(arg.id), arg.uuid):
-        raise CorruptRecord(
+        raise errors.CorruptRecord(
             f"these commit steps are of {sequence.operation} ({sequence.uuid}), not of {arg.id} ({arg.uuid})"
         )
 
@@ -212,7 +201,7 @@ def is_skippable(record: StepRecord, registry: StepRegistry | None = None) -> bo
     """Whether an operator may skip this step. An unknown one may not be skipped."""
     try:
         kind = (registry or default_registry()).kind(record.step)
-    except UnknownCommitStep:
+    except errors.UnknownCommitStep:
         return False
     return bool(getattr(kind, "skippable", False))
 
@@ -220,10 +209,10 @@ def is_skippable(record: StepRecord, registry: StepRegistry | None = None) -> bo
 def check_skippable(sequence: CommitSequence, index: int, registry: StepRegistry | None = None) -> None:
     """Raise :class:`~distop.errors.PreconditionFailed` unless an operator may skip this step."""
     if not 0 <= index < len(sequence):
-        raise PreconditionFailed(f"{sequence.operation} has no commit step {index}")
+        raise errors.PreconditionFailed(f"{sequence.operation} has no commit step {index}")
     record = sequence.steps[index]
     if not is_skippable(record, registry):
-        raise PreconditionFailed(
+        raise errors.PreconditionFailed(
             f"commit step {index} of {sequence.operation} ({describe(record)}) cannot be skipped: "
             "rows would be lost"
         )
@@ -265,9 +254,9 @@ def _worst(failures: list[tuple[int, StepRecord, Exception]]) -> Exception:
     """The error to raise: a lost leadership first, since it says nothing about steps; then a permanent
     failure."""
     for _, _, error in failures:
-        if isinstance(error, LeadershipLost | LeaseLost):
+        if isinstance(error, errors.LeadershipLost | errors.LeaseLost):
             return error
     ordered = sorted(
-        failures, key=lambda failure: (not isinstance(failure[2], PermanentStepError), failure[0])
+        failures, key=lambda failure: (not isinstance(failure[2], errors.PermanentStepError), failure[0])
     )
     return StepFailed.of(*ordered[0])

@@ -14,17 +14,8 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pyiceberg.expressions import AlwaysTrue
-from pyiceberg.io import FileIO
+from pyiceberg.io import FileIO, pyarrow
 from pyiceberg.io import pyarrow as pyiceberg_arrow
-from pyiceberg.io.pyarrow import (
-    ArrowScan,
-    _get_column_projection_values,
-    _get_parquet_writer_kwargs,
-    _pyarrow_to_schema_without_ids,
-    _read_all_delete_files,
-    _to_requested_schema,
-    pyarrow_to_schema,
-)
 from pyiceberg.manifest import FileFormat
 from pyiceberg.schema import Schema, prune_columns
 from pyiceberg.table import FileScanTask
@@ -34,15 +25,15 @@ from pyiceberg.typedef import Properties
 
 def schema_without_ids(schema: pa.Schema) -> Schema:
     """The Iceberg schema of an Arrow schema; its fields have no ids yet."""
-    return _pyarrow_to_schema_without_ids(schema, downcast_ns_timestamp_to_us=True)
+    return pyarrow._pyarrow_to_schema_without_ids(schema, downcast_ns_timestamp_to_us=True)
 
 
 def parquet_options(properties: Properties) -> dict[str, Any]:
     """Arguments for pyarrow's Parquet writer from the properties of a table."""
-    return _get_parquet_writer_kwargs(properties)
+    return pyarrow._get_parquet_writer_kwargs(properties)
 
 
-def scan_of(metadata: TableMetadata, io: FileIO, columns: Schema) -> ArrowScan:
+def scan_of(metadata: TableMetadata, io: FileIO, columns: Schema) -> pyarrow.ArrowScan:
     """A scan of all rows.
 
     Parquet files of every scan in this process are then read with times in INT96, which older programs write,
@@ -50,7 +41,7 @@ def scan_of(metadata: TableMetadata, io: FileIO, columns: Schema) -> ArrowScan:
     those beyond.
     """
     pyiceberg_arrow._get_file_format = _file_format
-    return ArrowScan(metadata, io, columns, AlwaysTrue())
+    return pyarrow.ArrowScan(metadata, io, columns, AlwaysTrue())
 
 
 @lru_cache
@@ -63,7 +54,7 @@ def _file_format(file_format: FileFormat, **options: Any) -> ds.FileFormat:
 
 
 def batches_of(
-    scan: ArrowScan,
+    scan: pyarrow.ArrowScan,
     io: FileIO,
     task: FileScanTask,
     groups_of: Callable[[pq.FileMetaData, Schema], Sequence[int]] | None = None,
@@ -80,14 +71,14 @@ def batches_of(
     if groups_of is None or task.delete_files or task.file.file_format != FileFormat.PARQUET:
         # Delete files count rows from the beginning of the file.
         yield from scan._record_batches_from_scan_tasks_and_deletes(
-            [task], _read_all_delete_files(io, [task])
+            [task], pyarrow._read_all_delete_files(io, [task])
         )
         return
     yield from _of_groups(scan, io, task, groups_of)
 
 
 def _of_groups(
-    scan: ArrowScan,
+    scan: pyarrow.ArrowScan,
     io: FileIO,
     task: FileScanTask,
     groups_of: Callable[[pq.FileMetaData, Schema], Sequence[int]],
@@ -102,13 +93,13 @@ def _of_groups(
     with io.new_input(task.file.file_path).open() as file:
         fragment = kind.make_fragment(file)
         physical = fragment.physical_schema
-        columns = pyarrow_to_schema(
+        columns = pyarrow.pyarrow_to_schema(
             physical,
             metadata.name_mapping(),
             downcast_ns_timestamp_to_us=in_micros,
             format_version=metadata.format_version,
         )
-        missing = _get_column_projection_values(
+        missing = pyarrow._get_column_projection_values(
             task.file,
             projected,
             metadata.schema(),
@@ -126,7 +117,7 @@ def _of_groups(
         )
         for batch in scanner.to_batches():
             if batch.num_rows:
-                yield _to_requested_schema(
+                yield pyarrow._to_requested_schema(
                     projected,
                     wanted,
                     batch,

@@ -18,24 +18,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import types as is_
+from pyiceberg import types as iceberg
 from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import pyarrow_to_schema
 from pyiceberg.schema import Schema
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.transforms import DayTransform, IdentityTransform, MonthTransform, YearTransform
-from pyiceberg.types import (
-    BinaryType,
-    DateType,
-    DoubleType,
-    FixedType,
-    FloatType,
-    NestedField,
-    StringType,
-    TimestampType,
-    TimestamptzType,
-    TimeType,
-    UUIDType,
-)
 from pyspark.sql import Observation
 from pyspark.sql import functions as f
 
@@ -105,13 +93,13 @@ def check_native(layout: Layout, rows: pa.Schema) -> None:
             raise _not_native(f"column {given.name!r}: {given.type} cannot become {wanted} without loss")
     for column in layout.schema.columns:
         kind = column.field_type
-        if not kind.is_primitive or isinstance(kind, FixedType | UUIDType):
+        if not kind.is_primitive or isinstance(kind, iceberg.FixedType | iceberg.UUIDType):
             raise _not_native(f"column {column.name!r} has the type {kind}")
     for term in layout.spec.fields:
         kind = layout.schema.find_type(term.source_id)
         of_date = isinstance(term.transform, YearTransform | MonthTransform | DayTransform)
-        by_column = isinstance(term.transform, IdentityTransform) and not isinstance(kind, TimeType)
-        if not by_column and not (of_date and isinstance(kind, DateType)):
+        by_column = isinstance(term.transform, IdentityTransform) and not isinstance(kind, iceberg.TimeType)
+        if not by_column and not (of_date and isinstance(kind, iceberg.DateType)):
             raise _not_native(f"it is partitioned by {term.transform}({term.name})")
 
 
@@ -155,7 +143,7 @@ def _write_files(frame: DataFrame, target: WriteTarget) -> tuple[int, list[str]]
     floats = [
         column.name
         for column in layout.schema.columns
-        if isinstance(column.field_type, FloatType | DoubleType)
+        if isinstance(column.field_type, iceberg.FloatType | iceberg.DoubleType)
     ]
     selected = frame.select(*columns, *places).observe(
         counted,
@@ -189,11 +177,11 @@ def _faults(schema: Schema) -> Iterator[tuple[str, Column]]:
     for column in schema.columns:
         value, is_bad = f.col(f"`{column.name}`"), None
         match column.field_type:
-            case StringType():
+            case iceberg.StringType():
                 is_bad = ~f.is_valid_utf8(value)
-            case DateType() | TimestampType():
+            case iceberg.DateType() | iceberg.TimestampType():
                 is_bad = ~f.year(value).between(1, 9999)
-            case TimestamptzType():
+            case iceberg.TimestamptzType():
                 # Its year depends on the session's time zone.
                 is_bad = ~f.unix_micros(value).between(*MICROS)
         if column.required:
@@ -202,7 +190,7 @@ def _faults(schema: Schema) -> Iterator[tuple[str, Column]]:
             yield column.name, is_bad
 
 
-def _place(transform: Any, source: NestedField) -> Column:
+def _place(transform: Any, source: iceberg.NestedField) -> Column:
     """Values that distinguish a row's partition, for the names of Spark's folders. The footers say which
     partition it is."""
     column = f.col(f"`{source.name}`")
@@ -211,10 +199,10 @@ def _place(transform: Any, source: NestedField) -> Column:
             return f.year(column)
         case MonthTransform(), _:
             return f.year(column) * 12 + f.month(column)
-        case _, StringType() | BinaryType():
+        case _, iceberg.StringType() | iceberg.BinaryType():
             # An empty text and NULL would share a folder, and long texts are no names.
             return f.sha2(column, 256)
-        case _, TimestamptzType():
+        case _, iceberg.TimestamptzType():
             # In the session's time zone an hour comes twice when summer time ends.
             return f.unix_micros(column)
     return column
@@ -227,7 +215,7 @@ def _micros(frame: DataFrame, layout: Layout) -> Iterator[None]:
     settings = frame.sparkSession.conf
     before = settings.get(_TIMESTAMPS, None)
     if before == "TIMESTAMP_MICROS" or not any(
-        isinstance(kind, TimestampType | TimestamptzType) for kind in kinds
+        isinstance(kind, iceberg.TimestampType | iceberg.TimestamptzType) for kind in kinds
     ):
         yield
         return

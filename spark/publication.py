@@ -26,16 +26,8 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, TypeVar
 
+from distop import errors
 from distop.client import Client, Operation, OperationState
-from distop.errors import (
-    AlreadyIngested,
-    DeadlineExceeded,
-    DistopError,
-    Exhausted,
-    RequestIdReused,
-    RolledBack,
-    WriteGivenUp,
-)
 from distop.lake.writing.prepared import TYPE, PreparedTask, write_list
 from distop.metastore.crashpoints import reached
 from distop.spark.operation import GAVE_UP
@@ -114,7 +106,7 @@ class Deadline:
         for tries in count():
             try:
                 return call()
-            except DistopError as error:
+            except errors.DistopError as error:
                 if not error.retryable or not self.left:
                     raise
                 log.info("write_waits", extra={"code": error.code, "error": error.message})
@@ -154,7 +146,7 @@ def publish(
         for request_id in _turns(publication.request_id):
             try:
                 operation, first = _start(client, target, request_id, argument, deadline)
-            except RolledBack:
+            except errors.RolledBack:
                 if not publication.source:
                     raise
                 continue
@@ -162,13 +154,15 @@ def publish(
             ended = _end_of(client, operation, deadline)
             if first or ended.object == target.write:
                 if ended.facts.get(GAVE_UP):
-                    raise WriteGivenUp(f"write {target.write} was given up", details={"write": target.write})
+                    raise errors.WriteGivenUp(
+                        f"write {target.write} was given up", details={"write": target.write}
+                    )
                 ended.raise_for_outcome()
                 return WriteOutcome(ours=True, operation=ended, facts=ended.facts)
             if ended.state is OperationState.SUCCEEDED and not ended.facts.get(GAVE_UP):
                 give_up(client, publication, Deadline(GIVE_UP_S), request_id=target.write)
                 return WriteOutcome(ours=False, operation=ended, facts=ended.facts)
-    except AlreadyIngested as error:
+    except errors.AlreadyIngested as error:
         # The request is forgotten, so this write may be the published one: its files stay. The age of an
         # unpublished write's files identifies them.
         return WriteOutcome(ours=False, facts={"watermark": error.details.get("watermark", "")})
@@ -197,7 +191,7 @@ def give_up(
             reached("give_up.before")
             try:
                 operation, first = _start(client, target, turn, argument, deadline)
-            except RolledBack:
+            except errors.RolledBack:
                 continue  # nobody publishes with this one any more
             reached("give_up.after")
             if first:
@@ -208,7 +202,7 @@ def give_up(
             if ended.state is OperationState.SUCCEEDED and not ended.facts.get(GAVE_UP):
                 # Another attempt was published: all that follow this sequence stop there.
                 return request_id is None and give_up(client, publication, deadline, request_id=target.write)
-    except DistopError as error:
+    except errors.DistopError as error:
         log.warning("write_not_given_up", extra={"write": target.write, "error": str(error)})
     return False
 
@@ -237,10 +231,10 @@ def _start(
                 timeout_s=max(1.0, min(deadline.left, 30.0)),
             )
             return started, True
-        except (RequestIdReused, RolledBack) as error:
+        except (errors.RequestIdReused, errors.RolledBack) as error:
             other = client.get(str(error.details["operation"]))
             # What this write itself has published stays its answer: its files belong to a snapshot.
-            if other.type != TYPE or (isinstance(error, RolledBack) and other.object != target.write):
+            if other.type != TYPE or (isinstance(error, errors.RolledBack) and other.object != target.write):
                 raise
             return other, False
 
@@ -257,16 +251,16 @@ def _end_of(client: Client, operation: Operation, deadline: Deadline) -> Operati
 
     try:
         return deadline.retry_until_known(wait)
-    except DeadlineExceeded as error:
-        raise DeadlineExceeded(
+    except errors.DeadlineExceeded as error:
+        raise errors.DeadlineExceeded(
             f"whether {operation.name} publishes the write is still unknown",
             hint=f"see distop why {operation.table}; writing again with the same request id is safe",
             details=error.details,
         ) from error
 
 
-def _exhausted(request_id: str) -> Exhausted:
-    return Exhausted(
+def _exhausted(request_id: str) -> errors.Exhausted:
+    return errors.Exhausted(
         f"{MAX_TURNS} attempts at {request_id!r} ended without being published",
         hint="find out why they failed",
     )

@@ -21,17 +21,7 @@ import pyarrow as pa
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
 from pyspark import TaskContext
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceArrowWriter,
-    DataSourceReader,
-    DataSourceStreamArrowWriter,
-    DataSourceStreamReader,
-    DataSourceStreamWriter,
-    DataSourceWriter,
-    InputPartition,
-    WriterCommitMessage,
-)
+from pyspark.sql import datasource
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
@@ -230,7 +220,7 @@ class History:
             yield Offset(snapshot=snapshot.snapshot_id, files=0)
 
 
-class SnapshotStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class SnapshotStreamReader(datasource.DataSourceStreamReader, SupportsTriggerAvailableNow):
     """One ``spark.readStream``."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
@@ -298,7 +288,7 @@ class SnapshotStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # -- rows ------------------------------------------------------------------------------------------
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[datasource.InputPartition]:
         """See :meth:`DataSourceStreamReader.partitions`."""
         self._present()
         history = self._read[1]
@@ -312,7 +302,7 @@ class SnapshotStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         files = list(history.range(Offset.from_json(start), Offset.from_json(end)))
         return [StreamSplit(split.files, table) for split in splits_of(files, self._options.split_bytes)]
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: datasource.InputPartition) -> Iterator[pa.RecordBatch]:
         """See :meth:`DataSourceStreamReader.read`."""
         if not isinstance(partition, StreamSplit):
             raise TypeError(f"{partition!r} is not a split of this reader")
@@ -338,7 +328,7 @@ def stream_source(query_id: str) -> str:
 
 
 @dataclass(frozen=True)
-class Written(WriterCommitMessage):
+class Written(datasource.WriterCommitMessage):
     """The output of one task."""
 
     task: PreparedTask
@@ -363,7 +353,7 @@ def write_task(target: WriteTarget, batches: Iterable[pa.RecordBatch]) -> Writte
     return Written(PreparedTask(stem=stem, result=result), target, query_id)
 
 
-class BatchWriter(DataSourceArrowWriter):
+class BatchWriter(datasource.DataSourceArrowWriter):
     """One ``df.write``. Made on the driver; its copies write in tasks, and publish on the driver."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
@@ -396,7 +386,7 @@ class BatchWriter(DataSourceArrowWriter):
             give_up(client, self._publication, Deadline(GIVE_UP_S))
 
 
-class StreamWriter(DataSourceStreamArrowWriter):
+class StreamWriter(datasource.DataSourceStreamArrowWriter):
     """A batch of one ``df.writeStream``. Spark makes one to write it, and another one to end it."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
@@ -451,7 +441,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         )
 
 
-class DistopDataSource(DataSource):
+class DistopDataSource(datasource.DataSource):
     """Tables of distop in Spark. See docs/spark-data-source.md for the options."""
 
     @classmethod
@@ -462,16 +452,16 @@ class DistopDataSource(DataSource):
         """The columns of the table, or the requested ones."""
         return table_schema(read_options(self.options))
 
-    def reader(self, schema: StructType) -> DataSourceReader:
+    def reader(self, schema: StructType) -> datasource.DataSourceReader:
         return TableReader(read_options(self.options), schema)
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+    def streamReader(self, schema: StructType) -> datasource.DataSourceStreamReader:  # noqa: N802 - Spark's name
         return SnapshotStreamReader(read_options(self.options), schema)
 
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+    def writer(self, schema: StructType, overwrite: bool) -> datasource.DataSourceWriter:
         return BatchWriter(write_options(self.options, overwrite=overwrite), schema)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+    def streamWriter(self, schema: StructType, overwrite: bool) -> datasource.DataSourceStreamWriter:  # noqa: N802
         return StreamWriter(write_options(self.options, overwrite=overwrite), schema)
 
 

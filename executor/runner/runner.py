@@ -24,15 +24,8 @@ from distop.executor.runner.operation_run import DynamicOperationRun, End, Opera
 from distop.executor.runner.options import RunnerOptions, ServedTypes, Tally
 from distop.executor.runner.waiting import WaitingOperations
 from distop.metastore.crashpoints import reached
+from distop.metastore.members import registration
 from distop.metastore.members.lease import LeaseSession
-from distop.metastore.members.registration import (
-    change_own_record,
-    incarnation,
-    own_record,
-    registered,
-    slow_etcd,
-    still,
-)
 from distop.metastore.operations.runs import PAUSED, Run, Taken, give_back, release_runner, take_runner
 from distop.metastore.records.member import HeldUp
 from distop.metastore.records.names import OperationId
@@ -63,7 +56,7 @@ class Runner:
         rng: random.Random | None = None,
         tally: Tally | None = None,
     ) -> None:
-        self.member = incarnation("runner")
+        self.member = registration.incarnation("runner")
         self._client, self._keyspace = ledger.client, ledger.client.keyspace
         self._ledger, self._launcher, self._types, self._options = ledger, launcher, types, options
         self._clock, self._rng = clock, rng or random.Random()
@@ -90,10 +83,10 @@ class Runner:
         DistopError
             It could not register as a member.
         """
-        record = own_record(
+        record = registration.own_record(
             self.member, "executor", types=self._types.names, only=str(self._options.only or "")
         )
-        entry = registered(
+        entry = registration.registered(
             self._client,
             self._session,
             record,
@@ -126,7 +119,10 @@ class Runner:
         known: list[HeldUp] = []
         while True:
             await asyncio.sleep(REPORT_EVERY_S)
-            everything = [await asyncio.to_thread(self._launcher.held_up), slow_etcd(self._session.trips)]
+            everything = [
+                await asyncio.to_thread(self._launcher.held_up),
+                registration.slow_etcd(self._session.trips),
+            ]
             words = {"": shortened("; ".join(filter(None, everything)), MAX_WORDS)}
             for operation, run in list(self._runs.items())[:MAX_REPORTED]:
                 words[str(operation)] = shortened(await run.held_up(), MAX_WORDS)
@@ -134,11 +130,13 @@ class Runner:
                 words.setdefault(
                     str(operation), shortened(f"left to other executors after: {why}", MAX_WORDS)
                 )
-            found = still(known, words)
+            found = registration.still(known, words)
             if found == known:
                 continue
             try:
-                await change_own_record(self._client, self._keyspace.executor(self.member), held_up=found)
+                await registration.change_own_record(
+                    self._client, self._keyspace.executor(self.member), held_up=found
+                )
                 known = found
             except DistopError as error:
                 log.warning("own_record_not_changed", extra={"member": self.member, "error": str(error)})

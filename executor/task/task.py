@@ -28,29 +28,12 @@ from typing import Any
 
 import msgspec
 
-from distop.errors import (
-    AttemptTimeout,
-    Cancelled,
-    DistopError,
-    InvalidArgument,
-    JobCrashed,
-    JobFailed,
-    as_distop,
-    shortened,
-)
+from distop import errors
 from distop.executor.host.scratch import Scratch
 from distop.executor.task.session import Port, TaskSession
 from distop.lake.storage.traces import keep_trace
 from distop.metastore.crashpoints import reached
-from distop.metastore.operations.jobs import (
-    Mark,
-    Outcome,
-    Tried,
-    Verdict,
-    check_checkpoint,
-    failure_record,
-    success_record,
-)
+from distop.metastore.operations import jobs
 from distop.metastore.records.operation import MAX_JOB_RECORD_BYTES, OperationArg
 from distop.operations import DistributedOperation, JobContext
 from distop.process.clock import boot_clock
@@ -143,21 +126,23 @@ class TaskJob(JobContext):
             log.warning("job_cleanup_failed", extra={"partition": self.partition}, exc_info=True)
         self.remove_scratch(done=False)
 
-    def timeout(self) -> AttemptTimeout:
+    def timeout(self) -> errors.AttemptTimeout:
         """The error of an attempt after its timeout."""
         longest = self.operation.options.attempt_timeout_s
-        return AttemptTimeout(f"an attempt at job {self.partition} took longer than {longest:g} s")
+        return errors.AttemptTimeout(f"an attempt at job {self.partition} took longer than {longest:g} s")
 
     def load_checkpoint(self) -> bytes | None:
         return self._checkpoint
 
     def save_checkpoint(self, value: bytes) -> None:
         if not self.claim:
-            raise InvalidArgument(
+            raise errors.InvalidArgument(
                 f"operation type {self.operation.type!r} keeps no checkpoints",
                 hint="set resumable = True in it",
             )
-        check_checkpoint(value)  # here: a sidecar ends the connection of who sends a frame that is too large
+        jobs.check_checkpoint(
+            value
+        )  # here: a sidecar ends the connection of who sends a frame that is too large
         if self._folder is not None:
             self._scratch.made_up_to(self._folder, self.partition, self._checkpoint, value)
         self._session.save(self.partition, self.claim, value)
@@ -188,7 +173,7 @@ class TaskWork:
     arg: OperationArg
     run_token: int
     scratch: Scratch
-    tried: Mapping[str, Tried] = field(default_factory=dict)
+    tried: Mapping[str, jobs.Tried] = field(default_factory=dict)
     """Results of earlier attempts at jobs, by processes that are gone."""
 
     @property
@@ -242,7 +227,7 @@ class Task:
     # -- one job -------------------------------------------------------------------------------------
 
     def _do(self, partition: str) -> None:
-        before = self.work.tried.get(partition, Tried(0))
+        before = self.work.tried.get(partition, jobs.Tried(0))
         tries = before.tries
         while not self.session.over:
             job = self._next_attempt(partition)
@@ -259,10 +244,10 @@ class Task:
                 reached("job.after")
                 if job.expired:
                     raise job.timeout()
-                value = success_record(job.attempt, result, self.clock())
+                value = jobs.success_record(job.attempt, result, self.clock())
             except Exception as error:
                 # Whatever it raises after it was stopped: this is the reason.
-                late = job.expired and not isinstance(error, InvalidArgument | JobFailed)
+                late = job.expired and not isinstance(error, errors.InvalidArgument | errors.JobFailed)
                 if not self._goes_on(job, job.timeout() if late else error, tries):
                     return
             else:
@@ -299,7 +284,7 @@ class Task:
 
     def _own(self, job: TaskJob) -> bool:
         answer = self.session.claim(job.partition, job.attempt)
-        if isinstance(answer, Verdict):
+        if isinstance(answer, jobs.Verdict):
             self._count(answer)
             return False
         job.own(answer.claim, answer.checkpoint if self.work.operation.resumable else None)
@@ -316,7 +301,7 @@ class Task:
                 # Only our own clock may say that it is lost: then it blocks others, us too.
                 self.session.release(job.partition, job.claim)
             return True  # the run may go on without this claim; if not, the caller's loop ends
-        permanent = isinstance(error, InvalidArgument | JobFailed | Cancelled)
+        permanent = isinstance(error, errors.InvalidArgument | errors.JobFailed | errors.Cancelled)
         if operation.can_fail and (permanent or tries >= self._most_tries):
             log.warning("job_failed", extra=fields, exc_info=error)
             keep_trace(job.operation, error, partition=job.partition, attempt=job.attempt)
@@ -344,7 +329,7 @@ class Task:
     def _count_try(self, job: TaskJob, error: Exception) -> None:
         try:
             self.session.count_try(job.partition, job.attempt, error_text(error))
-        except DistopError as unavailable:
+        except errors.DistopError as unavailable:
             # It is retried here anyway; if this process dies, one attempt too many is made.
             log.warning("try_not_counted", extra={"partition": job.partition, "error": str(unavailable)})
 
@@ -352,28 +337,28 @@ class Task:
         """Mark a job failed, with the ``CODE: message`` of its last attempt."""
         code, _, text = error.partition(": ")
         self.summary.failed += 1
-        self._mark(job, failure_record(job.attempt, code, text, self.clock()))
+        self._mark(job, jobs.failure_record(job.attempt, code, text, self.clock()))
 
     def _mark(self, job: TaskJob, value: bytes) -> None:
         resumable = self.work.operation.resumable
-        self.session.mark(Mark(job.partition, job.attempt, value, job.claim, resumable), job)
+        self.session.mark(jobs.Mark(job.partition, job.attempt, value, job.claim, resumable), job)
 
     # -- what came of it -----------------------------------------------------------------------------
 
-    def _act_on(self, answers: list[tuple[TaskJob, Verdict]]) -> None:
+    def _act_on(self, answers: list[tuple[TaskJob, jobs.Verdict]]) -> None:
         for job, verdict in answers:
             self._count(verdict)
             # The next run may resume after a run that is over. An operation in doubt counts as over.
-            job.remove_scratch(done=verdict.outcome is not Outcome.GONE)
-            if verdict.outcome is Outcome.WON:
+            job.remove_scratch(done=verdict.outcome is not jobs.Outcome.GONE)
+            if verdict.outcome is jobs.Outcome.WON:
                 continue
             fields = {"operation": str(job.operation.id), "partition": job.partition, "attempt": job.attempt}
             fields |= {"outcome": verdict.outcome.value, "reason": verdict.reason}
             log.info("attempt_does_not_count", extra=fields)
-            if verdict.outcome is not Outcome.UNKNOWN:
+            if verdict.outcome is not jobs.Outcome.UNKNOWN:
                 job.clean(self.work.operation)
 
-    def _count(self, verdict: Verdict) -> None:
+    def _count(self, verdict: jobs.Verdict) -> None:
         name = verdict.outcome.value
         setattr(self.summary, name, getattr(self.summary, name) + 1)
 
@@ -383,13 +368,13 @@ def run_attempt(operation: DistributedOperation, job: TaskJob) -> Mapping[str, A
     try:
         return operation.start_or_resume_job(job) or {}
     except SystemExit as error:  # it would end the thread, or Spark's worker, without a word
-        raise JobCrashed(f"SystemExit: {error}") from error
+        raise errors.JobCrashed(f"SystemExit: {error}") from error
 
 
 def error_text(error: Exception) -> str:
     """``CODE: message`` of an attempt's error, which may quote all that it has read."""
-    raised = as_distop(error, JobCrashed)
-    return shortened(f"{raised.code}: {raised.message}", MAX_JOB_RECORD_BYTES)
+    raised = errors.as_distop(error, errors.JobCrashed)
+    return errors.shortened(f"{raised.code}: {raised.message}", MAX_JOB_RECORD_BYTES)
 
 
 def run_task(
@@ -462,17 +447,17 @@ def run_frame_job(
             result = run_attempt(work.operation, job)
             reached("job.after")
             _check_in_time(job)
-            value = success_record(attempt, result, time.time(), run=work.run_token)
+            value = jobs.success_record(attempt, result, time.time(), run=work.run_token)
         except Exception as error:
             job.clean(work.operation)
             if not job.unwanted:
-                if not isinstance(error, InvalidArgument | JobFailed):
+                if not isinstance(error, errors.InvalidArgument | errors.JobFailed):
                     _check_in_time(job)  # whatever it raises after it was stopped: this is the reason
                     raise
                 log.warning("job_failed", extra={"attempt": attempt}, exc_info=error)
                 code, _, text = error_text(error).partition(": ")
-                failure = failure_record(attempt, code, text, time.time(), run=work.run_token)
-                session.mark(Mark(str(partition), attempt, failure), job)
+                failure = jobs.failure_record(attempt, code, text, time.time(), run=work.run_token)
+                session.mark(jobs.Mark(str(partition), attempt, failure), job)
                 session.drain()
             return FrameResult(partition, stage, attempt, b"")
         return FrameResult(partition, stage, attempt, value)

@@ -14,10 +14,10 @@ from typing import Any, ClassVar
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyiceberg import types as iceberg
 from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.transforms import IdentityTransform
-from pyiceberg.types import DateType, FixedType, IntegerType, LongType, StringType, TimeType, UUIDType
 
 from distop.commit.contract import IGNORED, FinishContext, StepPlan
 from distop.commit.partial import counted, successful_jobs
@@ -45,9 +45,9 @@ MAX_INLINE_JOBS = 500
 MAX_STAT_CHARACTERS = 32
 """Longer texts have no statistics: they would have to be truncated."""
 
-_COUNTED = (IntegerType, LongType, StringType, DateType)
+_COUNTED = (iceberg.IntegerType, iceberg.LongType, iceberg.StringType, iceberg.DateType)
 # Parquet's statistics of floats omit NaN, which readers of Delta order above all other values.
-_UNKNOWN = (TimeType, UUIDType, FixedType)
+_UNKNOWN = (iceberg.TimeType, iceberg.UUIDType, iceberg.FixedType)
 
 EMPTY_ONLY = ("error_if_exists", "ignore")
 

@@ -16,17 +16,8 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import ADDED_RECORDS, Snapshot
 
 from distop.errors import CorruptRecord, PreconditionFailed
+from distop.lake.iceberg import provenance
 from distop.lake.iceberg.metadata_files import Lineage, lineage_of
-from distop.lake.iceberg.provenance import (
-    BATCHES,
-    OPERATION,
-    REQUEST,
-    STARTED_BY,
-    UNORDERED,
-    UUID,
-    Request,
-    moves_of,
-)
 from distop.lake.layout.model import load_metadata
 from distop.lake.storage.listing import entries
 from distop.lake.storage.storage import StorageOptions
@@ -62,7 +53,7 @@ class AheadSnapshot:
     started_by: str = ""
     batches: tuple[str, ...] = ()
     unordered: str = ""
-    request: Request | None = None
+    request: provenance.Request | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,7 +222,7 @@ def _ahead(
         if snapshot.snapshot_id in known:
             continue
         try:
-            moves = moves_of(snapshot)
+            moves = provenance.moves_of(snapshot)
         except PreconditionFailed as error:
             doubts.append(error.message)
             continue
@@ -263,8 +254,12 @@ def _ancestors(start: int | None, snapshots: dict[int, Snapshot]) -> Iterator[Sn
 def _publication(snapshot: Snapshot, *, on_main: bool) -> AheadSnapshot:
     properties = snapshot.summary.additional_properties if snapshot.summary else {}
     try:
-        batches = from_json(properties.get(BATCHES, "[]").encode(), list[str])
-        request = from_json(properties[REQUEST].encode(), Request) if REQUEST in properties else None
+        batches = from_json(properties.get(provenance.BATCHES, "[]").encode(), list[str])
+        request = (
+            from_json(properties[provenance.REQUEST].encode(), provenance.Request)
+            if provenance.REQUEST in properties
+            else None
+        )
     except msgspec.MsgspecError as error:
         raise Unclear(f"the summary of snapshot {snapshot.snapshot_id} cannot be read: {error}") from error
     rows = properties.get(ADDED_RECORDS, "")
@@ -273,10 +268,10 @@ def _publication(snapshot: Snapshot, *, on_main: bool) -> AheadSnapshot:
         at=snapshot.timestamp_ms / 1000,
         on_main=on_main,
         rows=int(rows) if rows.isascii() and rows.isdecimal() else 0,
-        operation=properties.get(OPERATION, ""),
-        uuid=properties.get(UUID, ""),
-        started_by=properties.get(STARTED_BY, ""),
+        operation=properties.get(provenance.OPERATION, ""),
+        uuid=properties.get(provenance.UUID, ""),
+        started_by=properties.get(provenance.STARTED_BY, ""),
         batches=tuple(batches),
-        unordered=properties.get(UNORDERED, ""),
+        unordered=properties.get(provenance.UNORDERED, ""),
         request=request,
     )

@@ -14,27 +14,11 @@ from typing import Any, ClassVar
 
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.table import TableProperties
-from pyiceberg.table.snapshots import (
-    ADDED_DATA_FILES,
-    ADDED_FILE_SIZE,
-    ADDED_RECORDS,
-    Operation,
-    Snapshot,
-    Summary,
-    update_snapshot_summaries,
-)
+from pyiceberg.table import snapshots as iceberg_snapshots
 from pyiceberg.table.update import TableUpdate
 from pyiceberg.utils.properties import property_as_bool
 
-from distop.commit.contract import (
-    ADOPTED_FROM,
-    BRANCH,
-    DROPPED_METADATA,
-    SNAPSHOT,
-    Contribution,
-    FinishContext,
-    TransactionalStep,
-)
+from distop.commit import contract
 from distop.commit.partial import selection
 from distop.errors import CorruptRecord, HeadConflict
 from distop.lake.iceberg.branches import check_carried
@@ -61,13 +45,13 @@ class SnapshotContent:
     """The content of a new snapshot."""
 
     manifests: list[ManifestFile]
-    summary: Summary
+    summary: iceberg_snapshots.Summary
     facts: dict[str, Any]
     updates: Sequence[TableUpdate] = ()
     """Updates of the table's metadata, in addition to the snapshot."""
 
 
-class IcebergStep(TransactionalStep):
+class IcebergStep(contract.TransactionalStep):
     """The common part of append and overwrite.
 
     Argument: ``expectedSnapshotId`` (optional): the table's current snapshot when the operation began,
@@ -78,7 +62,7 @@ class IcebergStep(TransactionalStep):
     """Whether what it does depends on what the table holds. Then the publication of a branch puts none of its
     snapshots on other content, not even one that only adds files."""
 
-    def prepare(self, context: FinishContext) -> Contribution:
+    def prepare(self, context: contract.FinishContext) -> contract.Contribution:
         """See :class:`TransactionalStep`.
 
         Raises
@@ -110,11 +94,11 @@ class IcebergStep(TransactionalStep):
             if change is None and draft.branch and any(moves.values()):
                 change = _without_rows(draft)
             if change is None and file.location is not None and not columns:
-                return Contribution(facts=_facts(output))
+                return contract.Contribution(facts=_facts(output))
             if change is None:
                 location = draft.write()
             else:
-                if self.dependent and change.summary.operation == Operation.APPEND:
+                if self.dependent and change.summary.operation == iceberg_snapshots.Operation.APPEND:
                     properties[DEPENDENT] = "true"
                 change.summary.additional_properties.update(properties)
                 location = draft.add_snapshot(
@@ -132,11 +116,11 @@ class IcebergStep(TransactionalStep):
             snapshot_id=snapshot_id if change is not None and not draft.branch else base.current_snapshot_id,
             operation=str(arg.id),
         )
-        facts = _facts(output) | ({BRANCH: draft.branch} if draft.branch else {})
+        facts = _facts(output) | ({contract.BRANCH: draft.branch} if draft.branch else {})
         if change is not None:
-            facts |= {SNAPSHOT: str(snapshot_id), **change.facts}
+            facts |= {contract.SNAPSHOT: str(snapshot_id), **change.facts}
         facts |= dropped_metadata(draft)
-        return Contribution(
+        return contract.Contribution(
             txn=context.head_moved(head),
             facts=facts,
             discard=draft.discard,
@@ -166,7 +150,9 @@ class IcebergStep(TransactionalStep):
         return None if given is None else int(given)
 
 
-def head_conflict(arg: OperationArg, expected: int | None, found: Snapshot | None) -> HeadConflict:
+def head_conflict(
+    arg: OperationArg, expected: int | None, found: iceberg_snapshots.Snapshot | None
+) -> HeadConflict:
     """The error; it names the snapshot in between and its writer."""
     by = writer_of(found)
     found_id = None if found is None else found.snapshot_id
@@ -195,11 +181,14 @@ class IcebergAppend(IcebergStep):
         parent = draft.base.current_snapshot()
         kept = [manifest for manifest in manifests_of(parent, draft.io) if is_live(manifest)]
         added = take_over(draft, layout, output, snapshot_id)
-        summary = update_snapshot_summaries(
-            Summary(operation=Operation.APPEND, **added_counts(output)), parent.summary if parent else None
+        summary = iceberg_snapshots.update_snapshot_summaries(
+            iceberg_snapshots.Summary(operation=iceberg_snapshots.Operation.APPEND, **added_counts(output)),
+            parent.summary if parent else None,
         )
         manifests = [*added, *merged(draft, kept, snapshot_id)]
-        return SnapshotContent(manifests=manifests, summary=summary, facts={ADOPTED_FROM: output.adopt_from})
+        return SnapshotContent(
+            manifests=manifests, summary=summary, facts={contract.ADOPTED_FROM: output.adopt_from}
+        )
 
 
 # -- the base ----------------------------------------------------------------------------------------
@@ -212,7 +201,7 @@ def _layout_of(arg: OperationArg) -> Layout:
     return Layout.from_json(recorded)
 
 
-def _file_of(context: FinishContext, layout: Layout) -> TableFile:
+def _file_of(context: contract.FinishContext, layout: Layout) -> TableFile:
     """The present table; for a new table, its initial metadata."""
     if not context.head.exists:
         table = context.table
@@ -225,8 +214,9 @@ def _without_rows(draft: Draft) -> SnapshotContent:
     """A branch snapshot without rows: watermarks of a branch are stored only in its snapshots."""
     parent = draft.base.current_snapshot()
     manifests = [manifest for manifest in manifests_of(parent, draft.io) if is_live(manifest)]
-    summary = update_snapshot_summaries(
-        Summary(operation=Operation.APPEND), parent.summary if parent else None
+    summary = iceberg_snapshots.update_snapshot_summaries(
+        iceberg_snapshots.Summary(operation=iceberg_snapshots.Operation.APPEND),
+        parent.summary if parent else None,
     )
     return SnapshotContent(manifests=manifests, summary=summary, facts={})
 
@@ -245,14 +235,18 @@ def dropped_metadata(draft: Draft) -> dict[str, Any]:
     """The fact that names metadata files to remove after the commit, if the table wants that."""
     if not draft.dropped or not property_as_bool(draft.base.properties, _DELETE_AFTER_COMMIT, False):
         return {}
-    return {DROPPED_METADATA: draft.dropped[:MAX_DROPPED]}
+    return {contract.DROPPED_METADATA: draft.dropped[:MAX_DROPPED]}
 
 
 # -- facts -------------------------------------------------------------------------------------------
 
 
 def added_counts(output: JobsOutput) -> dict[str, str]:
-    counts = {ADDED_DATA_FILES: output.files, ADDED_RECORDS: output.rows, ADDED_FILE_SIZE: output.bytes}
+    counts = {
+        iceberg_snapshots.ADDED_DATA_FILES: output.files,
+        iceberg_snapshots.ADDED_RECORDS: output.rows,
+        iceberg_snapshots.ADDED_FILE_SIZE: output.bytes,
+    }
     return {name: str(count) for name, count in counts.items() if count}
 
 

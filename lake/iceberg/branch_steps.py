@@ -11,15 +11,7 @@ from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary, update_snapshot_summaries
 from pyiceberg.table.update import RemoveSnapshotRefUpdate
 
-from distop.commit.contract import (
-    BRANCH,
-    PUBLISHED,
-    REBASED,
-    SNAPSHOT,
-    Contribution,
-    FinishContext,
-    TransactionalStep,
-)
+from distop.commit import contract
 from distop.commit.partial import Moves
 from distop.errors import HeadConflict, PreconditionFailed
 from distop.lake.iceberg.append import added_counts, dropped_metadata
@@ -112,10 +104,10 @@ def joined_moves(snapshots: Sequence[Snapshot]) -> Moves:
     return joined
 
 
-class _OfBranch(TransactionalStep):
+class _OfBranch(contract.TransactionalStep):
     """A step on one branch. Argument: ``branch``; ``snapshotId``, optional: the snapshot it must be at."""
 
-    def _read(self, context: FinishContext) -> tuple[TableFile, int]:
+    def _read(self, context: contract.FinishContext) -> tuple[TableFile, int]:
         """The table, and the snapshot the branch is at."""
         arg, branch = context.view.arg, self.argument["branch"]
         if not context.head.exists:
@@ -138,14 +130,14 @@ class _OfBranch(TransactionalStep):
 
     def _written(
         self,
-        context: FinishContext,
+        context: contract.FinishContext,
         file: TableFile,
         write: Callable[[Draft], str],
         *,
         current: int | None,
         also: Txn,
         facts: dict[str, Any],
-    ) -> Contribution:
+    ) -> contract.Contribution:
         """The step's contribution: a new metadata file.
 
         Parameters
@@ -163,7 +155,9 @@ class _OfBranch(TransactionalStep):
             raise
         head = Head(metadata_location=location, snapshot_id=current, operation=str(arg.id))
         moved = context.head_moved(head)
-        return Contribution(txn=moved + also, facts=facts | dropped_metadata(draft), discard=draft.discard)
+        return contract.Contribution(
+            txn=moved + also, facts=facts | dropped_metadata(draft), discard=draft.discard
+        )
 
 
 class IcebergPublishBranch(_OfBranch):
@@ -174,7 +168,7 @@ class IcebergPublishBranch(_OfBranch):
     appended to the table. ``alone``, optional: refuse a branch that would bring more than one snapshot.
     """
 
-    def prepare(self, context: FinishContext) -> Contribution:
+    def prepare(self, context: contract.FinishContext) -> contract.Contribution:
         """See :class:`TransactionalStep`.
 
         Raises
@@ -191,7 +185,7 @@ class IcebergPublishBranch(_OfBranch):
         file, snapshot_id = self._read(context)
         found = unpublished(file, branch)
         gone = RemoveSnapshotRefUpdate(**{"ref-name": branch})
-        facts = {BRANCH: branch, PUBLISHED: len(found.snapshots)}
+        facts = {contract.BRANCH: branch, contract.PUBLISHED: len(found.snapshots)}
         # A rollback has taken back what they had applied; only another rollback restores that with them.
         rolled_back = [one for one in found.snapshots if one.snapshot_id in file.was_present]
         if self.argument.get("alone"):
@@ -207,7 +201,7 @@ class IcebergPublishBranch(_OfBranch):
             )
         if not found.snapshots:
             current = file.metadata.current_snapshot_id
-            facts[SNAPSHOT] = str(current)
+            facts[contract.SNAPSHOT] = str(current)
             return self._written(
                 context, file, lambda draft: draft.write(gone), current=current, also=Txn(), facts=facts
             )
@@ -224,18 +218,18 @@ class IcebergPublishBranch(_OfBranch):
             lambda draft: draft.write(draft.moving(MAIN_BRANCH, snapshot_id), gone),
             current=snapshot_id,
             also=marks,
-            facts=facts | {SNAPSHOT: str(snapshot_id)},
+            facts=facts | {contract.SNAPSHOT: str(snapshot_id)},
         )
 
     def _rebased(
         self,
-        context: FinishContext,
+        context: contract.FinishContext,
         file: TableFile,
         snapshots: Sequence[Snapshot],
         gone: RemoveSnapshotRefUpdate,
         marks: Txn,
         facts: dict[str, Any],
-    ) -> Contribution:
+    ) -> contract.Contribution:
         arg, branch = context.view.arg, self.argument["branch"]
         rebases = self.argument.get("onConflict") == "rebase"
         if not rebases or not only_appends(snapshots):
@@ -258,14 +252,14 @@ class IcebergPublishBranch(_OfBranch):
             facts.update(files=made.files, rows=made.rows)
             return draft.add_snapshot(new_id, made.manifests, made.summary, now=context.now(), updates=[gone])
 
-        facts |= {SNAPSHOT: str(new_id), REBASED: True}
+        facts |= {contract.SNAPSHOT: str(new_id), contract.REBASED: True}
         return self._written(context, file, write, current=new_id, also=marks, facts=facts)
 
 
 class IcebergDropBranch(_OfBranch):
     """Removes a branch; its files are removed when snapshots are expired."""
 
-    def prepare(self, context: FinishContext) -> Contribution:
+    def prepare(self, context: contract.FinishContext) -> contract.Contribution:
         """See :class:`TransactionalStep`; ``PreconditionFailed`` if there is no such branch."""
         branch = self.argument["branch"]
         file, _ = self._read(context)
@@ -277,7 +271,7 @@ class IcebergDropBranch(_OfBranch):
             lambda draft: draft.write(gone),
             current=file.metadata.current_snapshot_id,
             also=Txn(),
-            facts={BRANCH: branch, "droppedSnapshots": len(found.snapshots)},
+            facts={contract.BRANCH: branch, "droppedSnapshots": len(found.snapshots)},
         )
 
 

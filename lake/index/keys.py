@@ -17,23 +17,7 @@ from typing import TypeAlias
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.types import (
-    BinaryType,
-    BooleanType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FixedType,
-    FloatType,
-    IcebergType,
-    IntegerType,
-    LongType,
-    StringType,
-    TimestampType,
-    TimestamptzType,
-    TimeType,
-    UUIDType,
-)
+from pyiceberg import types as iceberg
 
 from distop.errors import InvalidArgument
 from distop.lake.predicates.binding import Plain
@@ -46,31 +30,31 @@ MAX_KEY_BYTES = 64
 """Longer ones are truncated, and end with a digest of the whole."""
 _KEPT_BYTES = 48
 
-_INTEGERS: dict[type[IcebergType], pa.DataType] = {
-    BooleanType: pa.int8(),
-    IntegerType: pa.int32(),
-    LongType: pa.int64(),
-    DateType: pa.date32(),
-    TimeType: pa.time64("us"),
-    TimestampType: pa.timestamp("us"),
-    TimestamptzType: pa.timestamp("us", "UTC"),
+_INTEGERS: dict[type[iceberg.IcebergType], pa.DataType] = {
+    iceberg.BooleanType: pa.int8(),
+    iceberg.IntegerType: pa.int32(),
+    iceberg.LongType: pa.int64(),
+    iceberg.DateType: pa.date32(),
+    iceberg.TimeType: pa.time64("us"),
+    iceberg.TimestampType: pa.timestamp("us"),
+    iceberg.TimestamptzType: pa.timestamp("us", "UTC"),
 }
 _EXACT = Context(prec=80)
 _NAN_BITS: int = struct.unpack("<q", struct.pack("<d", math.nan))[0]
 
 
-def encoding_of(column: str, kind: IcebergType) -> str:
+def encoding_of(column: str, kind: iceberg.IcebergType) -> str:
     """How values of a type become keys: ``int``, ``float``, ``binary``, or ``decimal(<scale>)``.
 
     Raises :class:`~distop.errors.InvalidArgument` for types without useful equality.
     """
     if isinstance(kind, tuple(_INTEGERS)):
         return INT
-    if isinstance(kind, FloatType | DoubleType):
+    if isinstance(kind, iceberg.FloatType | iceberg.DoubleType):
         return FLOAT
-    if isinstance(kind, StringType | BinaryType | FixedType | UUIDType):
+    if isinstance(kind, iceberg.StringType | iceberg.BinaryType | iceberg.FixedType | iceberg.UUIDType):
         return BINARY
-    if isinstance(kind, DecimalType):
+    if isinstance(kind, iceberg.DecimalType):
         return f"{DECIMAL}({kind.scale})"
     raise InvalidArgument(
         f"column {column!r} has the type {kind}, which cannot be indexed",
@@ -87,7 +71,7 @@ def key_type(encoding: str) -> pa.DataType:
 # -- columns -----------------------------------------------------------------------------------------
 
 
-def keys_of(values: pa.Array, kind: IcebergType) -> pa.Array:
+def keys_of(values: pa.Array, kind: iceberg.IcebergType) -> pa.Array:
     """The distinct keys of some values of a column, in file types; unordered."""
     if isinstance(values, pa.ExtensionArray):
         values = values.storage
@@ -96,9 +80,9 @@ def keys_of(values: pa.Array, kind: IcebergType) -> pa.Array:
         values = values.dictionary_decode()
     if isinstance(kind, tuple(_INTEGERS)):
         return pc.unique(_as_integers(values, _INTEGERS[type(kind)]))
-    if isinstance(kind, FloatType | DoubleType):
+    if isinstance(kind, iceberg.FloatType | iceberg.DoubleType):
         return pc.unique(_float_bits(values))
-    if isinstance(kind, DecimalType):
+    if isinstance(kind, iceberg.DecimalType):
         return _unscaled(values, kind.scale)
     return _bounded(values.cast(pa.binary()))
 
@@ -145,12 +129,12 @@ def bounded(value: bytes) -> bytes:
 # -- single values -----------------------------------------------------------------------------------
 
 
-def key_of(value: Plain, kind: IcebergType) -> Key:
+def key_of(value: Plain, kind: iceberg.IcebergType) -> Key:
     """The key of a value that a column of this type can hold, and that is not NULL."""
     if isinstance(value, float):
         return _NAN_BITS if math.isnan(value) else int(np.float64(value + 0.0).view(np.int64))
     if isinstance(value, Decimal):
-        assert isinstance(kind, DecimalType)
+        assert isinstance(kind, iceberg.DecimalType)
         return int(value.scaleb(kind.scale, _EXACT)).to_bytes(16, "big", signed=True)
     if isinstance(value, int):
         return int(value)

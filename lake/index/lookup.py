@@ -32,16 +32,7 @@ from pyiceberg.typedef import EMPTY_DICT
 
 from distop.lake.index.keys import Key, key_of, key_type
 from distop.lake.index.manifest import IndexManifest, IndexPart, read_manifest
-from distop.lake.predicates.binding import (
-    And,
-    BoundColumn,
-    BoundComparison,
-    Node,
-    OneOf,
-    Or,
-    Plain,
-    Predicate,
-)
+from distop.lake.predicates import binding
 
 Groups: TypeAlias = frozenset[int] | None
 """Row groups of a data file that may hold a matching row; ``None``: all."""
@@ -132,20 +123,20 @@ def _groups_of(bounds: list[tuple[Key, Key]], key: Key) -> Iterator[int]:
 Left: TypeAlias = dict[str, Groups]
 """The remaining files, and their row groups."""
 
-Ask: TypeAlias = Callable[[BoundColumn, Collection[Plain]], Left | None]
+Ask: TypeAlias = Callable[[binding.BoundColumn, Collection[binding.Plain]], Left | None]
 """The planned files that may contain one of some values in a column; ``None``: no index applies."""
 
 
-def narrowed_by(node: Node, ask: Ask) -> Left | None:
+def narrowed_by(node: binding.Node, ask: Ask) -> Left | None:
     """The files that may match a filter; ``None``: all of them."""
     match node:
-        case And(parts):
+        case binding.And(parts):
             return reduce(_both, (narrowed_by(part, ask) for part in parts))
-        case Or(parts):
+        case binding.Or(parts):
             return reduce(_either, (narrowed_by(part, ask) for part in parts))
-        case BoundComparison(column, "=", value):
+        case binding.BoundComparison(column, "=", value):
             return ask(column, [value])
-        case OneOf(column, values, nan, False):
+        case binding.OneOf(column, values, nan, False):
             return ask(column, [*values, math.nan] if nan else values)
     return None
 
@@ -200,8 +191,8 @@ def narrow(
     io: FileIO,
     root: str,
     schema: Schema,
-    column: BoundColumn,
-    values: Collection[Plain],
+    column: binding.BoundColumn,
+    values: Collection[binding.Plain],
     planned: Iterable[str],
     partitioned: Mapping[int, Collection[str]] = EMPTY_DICT,
 ) -> Left | None:
@@ -259,7 +250,7 @@ def left_of(
     io: FileIO,
     root: str,
     schema: Schema,
-    predicate: Predicate,
+    predicate: binding.Predicate,
     planned: Collection[str],
     partitioned: Mapping[int, Collection[str]],
 ) -> Left | None:
@@ -268,7 +259,7 @@ def left_of(
     ``None``: all of them, no index says anything.
     """
 
-    def ask(column: BoundColumn, values: Collection[Plain]) -> Left | None:
+    def ask(column: binding.BoundColumn, values: Collection[binding.Plain]) -> Left | None:
         return narrow(records, io, root, schema, column, values, planned, partitioned)
 
     return narrowed_by(predicate.node, ask) if records else None

@@ -13,20 +13,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import msgspec
+from pyiceberg import types as iceberg
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
-from pyiceberg.types import (
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IcebergType,
-    IntegerType,
-    ListType,
-    LongType,
-    MapType,
-    NestedField,
-    StructType,
-)
 
 from distop.errors import CorruptRecord, InvalidArgument, SchemaConflict
 from distop.lake.layout.model import Layout
@@ -64,21 +53,21 @@ def evolution_of(arg: OperationArg) -> Evolution:
         raise CorruptRecord(f"{arg.id} does not record what it changes of the columns: {error}") from error
 
 
-def may_widen(present: IcebergType, wanted: IcebergType) -> bool:
+def may_widen(present: iceberg.IcebergType, wanted: iceberg.IcebergType) -> bool:
     """Whether Iceberg can promote one type to the other (specification, "Schema Evolution")."""
     match present, wanted:
-        case (IntegerType(), LongType()) | (FloatType(), DoubleType()):
+        case (iceberg.IntegerType(), iceberg.LongType()) | (iceberg.FloatType(), iceberg.DoubleType()):
             return True
-        case DecimalType(), DecimalType():
+        case iceberg.DecimalType(), iceberg.DecimalType():
             return present.scale == wanted.scale and present.precision < wanted.precision
     return False
 
 
 def evolved(
     layout: Layout,
-    add: Sequence[NestedField] = (),
-    widen: Mapping[str, IcebergType] | None = None,
-    grow: Mapping[str, IcebergType] | None = None,
+    add: Sequence[iceberg.NestedField] = (),
+    widen: Mapping[str, iceberg.IcebergType] | None = None,
+    grow: Mapping[str, iceberg.IcebergType] | None = None,
 ) -> tuple[Layout, Evolution]:
     """The layout of a table with added and widened columns, and the changes.
 
@@ -96,7 +85,7 @@ def evolved(
     last = max(layout.last_column_id, layout.schema.highest_field_id)
     added: list[int] = []
 
-    def number(field: NestedField, path: str) -> NestedField:
+    def number(field: iceberg.NestedField, path: str) -> iceberg.NestedField:
         made = _numbered(field, path, last, taken)
         taken.update(Schema(made).field_ids)
         added.append(made.field_id)
@@ -118,15 +107,18 @@ def evolved(
 
 
 def _grown(
-    present: IcebergType, given: IcebergType, path: str, number: Callable[[NestedField, str], NestedField]
-) -> IcebergType:
+    present: iceberg.IcebergType,
+    given: iceberg.IcebergType,
+    path: str,
+    number: Callable[[iceberg.NestedField, str], iceberg.NestedField],
+) -> iceberg.IcebergType:
     """``present`` with the fields that only ``given`` has. Keys of maps stay as they are."""
 
-    def inner(field: NestedField, kind: IcebergType) -> IcebergType:
+    def inner(field: iceberg.NestedField, kind: iceberg.IcebergType) -> iceberg.IcebergType:
         return _grown(field.field_type, kind, f"{path}.{field.name}", number)
 
     match present, given:
-        case StructType(), StructType():
+        case iceberg.StructType(), iceberg.StructType():
             found = {field.name: field for field in given.fields}
             fields = [
                 _with(field, field_type=inner(field, found.pop(field.name).field_type))
@@ -134,18 +126,20 @@ def _grown(
                 else field
                 for field in present.fields
             ]
-            return StructType(*fields, *(number(field, f"{path}.{field.name}") for field in found.values()))
-        case ListType(), ListType():
+            return iceberg.StructType(
+                *fields, *(number(field, f"{path}.{field.name}") for field in found.values())
+            )
+        case iceberg.ListType(), iceberg.ListType():
             element = inner(present.element_field, given.element_type)
-            return ListType(present.element_id, element, present.element_required)
-        case MapType(), MapType():
+            return iceberg.ListType(present.element_id, element, present.element_required)
+        case iceberg.MapType(), iceberg.MapType():
             value = inner(present.value_field, given.value_type)
             return _map_of(present, value)
     return present
 
 
-def _map_of(kind: MapType, value: IcebergType) -> MapType:
-    return MapType(kind.key_id, kind.key_type, kind.value_id, value, kind.value_required)
+def _map_of(kind: iceberg.MapType, value: iceberg.IcebergType) -> iceberg.MapType:
+    return iceberg.MapType(kind.key_id, kind.key_type, kind.value_id, value, kind.value_required)
 
 
 def check_new_names(schema: Schema, present: Schema, specs: Iterable[PartitionSpec]) -> None:
@@ -176,7 +170,7 @@ def refuse_partition_names(schema: Schema, present: Schema, specs: Iterable[Part
             )
 
 
-def _numbered(column: NestedField, path: str, last: int, taken: set[int]) -> NestedField:
+def _numbered(column: iceberg.NestedField, path: str, last: int, taken: set[int]) -> iceberg.NestedField:
     used = set(taken)
     seed = zlib.crc32(path.encode())
 
@@ -228,7 +222,9 @@ class _Merge:
             for number in schema.field_ids
         }
 
-    def fields(self, present: Iterable[NestedField], planned: Iterable[NestedField]) -> list[NestedField]:
+    def fields(
+        self, present: Iterable[iceberg.NestedField], planned: Iterable[iceberg.NestedField]
+    ) -> list[iceberg.NestedField]:
         """The fields of a struct, or the columns."""
         there = {field.field_id: field for field in present}
         names = {field.name.casefold() for field in there.values()}
@@ -244,15 +240,15 @@ class _Merge:
                 there[number] = _retyped(now, self._type(now.field_type, field))
         return list(there.values())
 
-    def _type(self, now: IcebergType, field: NestedField) -> IcebergType:
+    def _type(self, now: iceberg.IcebergType, field: iceberg.NestedField) -> iceberg.IcebergType:
         """The type of a field that both have."""
         match now, field.field_type:
-            case StructType(), StructType() as planned:
-                return StructType(*self.fields(now.fields, planned.fields))
-            case ListType(), ListType() as planned if now.element_id == planned.element_id:
+            case iceberg.StructType(), iceberg.StructType() as planned:
+                return iceberg.StructType(*self.fields(now.fields, planned.fields))
+            case iceberg.ListType(), iceberg.ListType() as planned if now.element_id == planned.element_id:
                 element = self._type(now.element_type, planned.element_field)
-                return ListType(now.element_id, element, now.element_required)
-            case MapType(), MapType() as planned if now.value_id == planned.value_id:
+                return iceberg.ListType(now.element_id, element, now.element_required)
+            case iceberg.MapType(), iceberg.MapType() as planned if now.value_id == planned.value_id:
                 return _map_of(now, self._type(now.value_type, planned.value_field))
             case _, planned if now == planned or may_widen(planned, now):
                 return now
@@ -260,10 +256,10 @@ class _Merge:
                 return planned
         raise self._conflict(field, f"it is {now} by now, and {field.field_type} in the files")
 
-    def _path(self, field: NestedField) -> str | None:
+    def _path(self, field: iceberg.NestedField) -> str | None:
         return self._planned.find_column_name(field.field_id)
 
-    def _conflict(self, field: NestedField, why: str) -> SchemaConflict:
+    def _conflict(self, field: iceberg.NestedField, why: str) -> SchemaConflict:
         path = self._path(field) or field.name
         return SchemaConflict(
             f"the table has changed since the operation began; column {path!r}: {why}",
@@ -271,15 +267,15 @@ class _Merge:
         )
 
 
-def _retyped(column: NestedField, kind: IcebergType | None) -> NestedField:
+def _retyped(column: iceberg.NestedField, kind: iceberg.IcebergType | None) -> iceberg.NestedField:
     return column if kind is None else _with(column, field_type=kind)
 
 
-def _with(column: NestedField, **changes: object) -> NestedField:
+def _with(column: iceberg.NestedField, **changes: object) -> iceberg.NestedField:
     return column.model_copy(update=changes)
 
 
-def _schema(like: Schema, columns: Iterable[NestedField], schema_id: int) -> Schema:
+def _schema(like: Schema, columns: Iterable[iceberg.NestedField], schema_id: int) -> Schema:
     try:
         return Schema(*columns, schema_id=schema_id, identifier_field_ids=like.identifier_field_ids)
     except ValueError as error:  # a column called "a.b" next to a field "b" of "a"

@@ -10,19 +10,10 @@ from collections.abc import Iterator
 from urllib.parse import unquote
 from uuid import UUID
 
+from pyiceberg import types as iceberg
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform
-from pyiceberg.types import (
-    BinaryType,
-    BooleanType,
-    FixedType,
-    NestedField,
-    StringType,
-    TimestampType,
-    TimestamptzType,
-    UUIDType,
-)
 
 from distop.errors import InvalidArgument
 from distop.lake.layout.partitioning import PartitionKey, identity_columns
@@ -99,11 +90,11 @@ class PartitionValues:
             return None
         text = str(transform.to_human_string(kind, value))
         if isinstance(transform, IdentityTransform):
-            if isinstance(kind, UUIDType):
+            if isinstance(kind, iceberg.UUIDType):
                 return str(UUID(bytes=value) if isinstance(value, bytes) else value)
-            if isinstance(kind, BooleanType):
+            if isinstance(kind, iceberg.BooleanType):
                 return text.lower()
-            if isinstance(kind, TimestampType | TimestamptzType):
+            if isinstance(kind, iceberg.TimestampType | iceberg.TimestamptzType):
                 return text.removesuffix("+00:00").replace("T", " ")
         return text
 
@@ -122,7 +113,7 @@ def columns_in_files(schema: Schema, spec: PartitionSpec) -> list[str]:
 def never_empty(schema: Schema, spec: PartitionSpec) -> list[str]:
     """The columns of texts that are only in a folder's name, or a table's log: an empty one is NULL there."""
     in_path = _columns_in_path(schema, spec)
-    return [column.name for column in in_path if isinstance(column.field_type, StringType)]
+    return [column.name for column in in_path if isinstance(column.field_type, iceberg.StringType)]
 
 
 def check_folders(schema: Schema, spec: PartitionSpec) -> None:
@@ -134,7 +125,7 @@ def check_folders(schema: Schema, spec: PartitionSpec) -> None:
             details={"field": "partition_by"},
         )
     for field, kind in zip(spec.fields, spec.partition_type(schema).fields, strict=True):
-        if isinstance(kind.field_type, BinaryType | FixedType):
+        if isinstance(kind.field_type, iceberg.BinaryType | iceberg.FixedType):
             raise InvalidArgument(
                 f"partition {field.name!r} has values of type {kind.field_type}, which cannot name a folder",
                 hint="partition by another column, or by bucket[N] of this one where the format allows it",
@@ -142,6 +133,6 @@ def check_folders(schema: Schema, spec: PartitionSpec) -> None:
             )
 
 
-def _columns_in_path(schema: Schema, spec: PartitionSpec) -> list[NestedField]:
+def _columns_in_path(schema: Schema, spec: PartitionSpec) -> list[iceberg.NestedField]:
     ids = identity_columns(spec)
     return [column for column in schema.columns if column.field_id in ids]

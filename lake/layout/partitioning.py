@@ -22,34 +22,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyiceberg import transforms
+from pyiceberg import types as iceberg
 from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Accessor, Schema
-from pyiceberg.transforms import (
-    BucketTransform,
-    DayTransform,
-    HourTransform,
-    IdentityTransform,
-    MonthTransform,
-    Transform,
-    TruncateTransform,
-    VoidTransform,
-    YearTransform,
-)
 from pyiceberg.typedef import Record
-from pyiceberg.types import (
-    BinaryType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    IcebergType,
-    IntegerType,
-    LongType,
-    StringType,
-    TimestampType,
-    TimestamptzType,
-    TimeType,
-)
 
 from distop.errors import BadRow, InvalidArgument
 
@@ -83,7 +61,7 @@ def _doubles(spec: PartitionSpec, schema: Schema) -> list[tuple[int, int]]:
     return [
         (position, term.source_id)
         for position, term in enumerate(spec.fields)
-        if term.source_id in known and isinstance(schema.find_type(term.source_id), DoubleType)
+        if term.source_id in known and isinstance(schema.find_type(term.source_id), iceberg.DoubleType)
     ]
 
 
@@ -101,14 +79,21 @@ PartitionKey: TypeAlias = tuple[Any, ...]
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 
-_TIME_UNITS: dict[type[Transform[Any, Any]], str] = {
-    YearTransform: "Y",
-    MonthTransform: "M",
-    DayTransform: "D",
-    HourTransform: "h",
+_TIME_UNITS: dict[type[transforms.Transform[Any, Any]], str] = {
+    transforms.YearTransform: "Y",
+    transforms.MonthTransform: "M",
+    transforms.DayTransform: "D",
+    transforms.HourTransform: "h",
 }
 # Hashed as 64-bit integers, for any integer type (specification, appendix B).
-_HASHED_AS_LONG = (IntegerType, LongType, DateType, TimeType, TimestampType, TimestamptzType)
+_HASHED_AS_LONG = (
+    iceberg.IntegerType,
+    iceberg.LongType,
+    iceberg.DateType,
+    iceberg.TimeType,
+    iceberg.TimestampType,
+    iceberg.TimestamptzType,
+)
 _NAN = float("nan")
 
 
@@ -126,13 +111,15 @@ _MINUS_ZERO = _Alone(-0.0)
 def identity_columns(spec: PartitionSpec) -> frozenset[int]:
     """Ids of the columns whose values are those of the partition: files need not have them (Iceberg
     specification, "Column Projection")."""
-    return frozenset(term.source_id for term in spec.fields if isinstance(term.transform, IdentityTransform))
+    return frozenset(
+        term.source_id for term in spec.fields if isinstance(term.transform, transforms.IdentityTransform)
+    )
 
 
 def is_unpartitioned(spec: PartitionSpec) -> bool:
     """Whether its files are of no partition: it has no field, or only void ones, which stand for the removed
     ones of a table that had format 1 (Iceberg specification, "Partition Evolution")."""
-    return all(isinstance(term.transform, VoidTransform) for term in spec.fields)
+    return all(isinstance(term.transform, transforms.VoidTransform) for term in spec.fields)
 
 
 def partition_path(spec: PartitionSpec, schema: Schema, values: Record) -> str:
@@ -234,35 +221,42 @@ def _distinct_bits(value: float) -> float:
 # -- transforms --------------------------------------------------------------------------------------
 
 
-def transform_function(transform: Transform[Any, Any], kind: IcebergType) -> Callable[[Any], Any]:
+def transform_function(
+    transform: transforms.Transform[Any, Any], kind: iceberg.IcebergType
+) -> Callable[[Any], Any]:
     """A function from a column to its partition values, both ``pyarrow.Array``; nulls stay nulls.
 
     It raises ``OverflowError`` if a value is truncated to one that its type does not have.
     """
     match transform:
-        case IdentityTransform():
+        case transforms.IdentityTransform():
             return lambda array: _stored(array, kind)
-        case VoidTransform():
+        case transforms.VoidTransform():
             return lambda array: pa.nulls(len(array), pa.int32())
-        case YearTransform() | MonthTransform() | DayTransform() | HourTransform():
+        case (
+            transforms.YearTransform()
+            | transforms.MonthTransform()
+            | transforms.DayTransform()
+            | transforms.HourTransform()
+        ):
             unit = _TIME_UNITS[type(transform)]
             return lambda array: _since_epoch(array, kind, unit)
-        case BucketTransform() if isinstance(kind, _HASHED_AS_LONG):
+        case transforms.BucketTransform() if isinstance(kind, _HASHED_AS_LONG):
             return lambda array: _mapped(array, lambda ints: _bucket(ints, transform.num_buckets), pa.int32())
-        case TruncateTransform() if isinstance(kind, IntegerType | LongType):
-            least = -(1 << (31 if isinstance(kind, IntegerType) else 63))
+        case transforms.TruncateTransform() if isinstance(kind, iceberg.IntegerType | iceberg.LongType):
+            least = -(1 << (31 if isinstance(kind, iceberg.IntegerType) else 63))
             return lambda array: _mapped(
                 array, lambda ints: _truncated(ints, transform.width, least), array.type
             )
-        case TruncateTransform() if isinstance(kind, StringType):
+        case transforms.TruncateTransform() if isinstance(kind, iceberg.StringType):
             return lambda array: pc.utf8_slice_codeunits(array, 0, transform.width)
-        case TruncateTransform() if isinstance(kind, BinaryType):
+        case transforms.TruncateTransform() if isinstance(kind, iceberg.BinaryType):
             return lambda array: pc.binary_slice(array, 0, transform.width)
-        case TruncateTransform() if isinstance(kind, DecimalType):
+        case transforms.TruncateTransform() if isinstance(kind, iceberg.DecimalType):
             return lambda array: _per_distinct_value(
                 array, lambda value: _truncated_decimal(value, transform, kind), array.type
             )
-        case BucketTransform():
+        case transforms.BucketTransform():
             hashed = transform.transform(kind)
             return lambda array: _per_distinct_value(array, hashed, pa.int32())
     raise InvalidArgument(
@@ -295,7 +289,9 @@ def _truncated(values: Ints, width: int, least: int) -> Ints:
     return values - rest
 
 
-def _truncated_decimal(value: Decimal | None, transform: TruncateTransform[Any], kind: DecimalType) -> Any:
+def _truncated_decimal(
+    value: Decimal | None, transform: transforms.TruncateTransform[Any], kind: iceberg.DecimalType
+) -> Any:
     found = transform.transform(kind)(value)
     if found is not None and len(found.as_tuple().digits) > kind.precision:
         raise OverflowError(_beyond(value, transform.width))
@@ -306,16 +302,16 @@ def _beyond(value: Any, width: int) -> str:
     return f"{value} has no partition: its type has no value for what truncate[{width}] makes of it"
 
 
-def _stored(array: Any, kind: IcebergType) -> Any:
-    if isinstance(kind, DateType):
+def _stored(array: Any, kind: iceberg.IcebergType) -> Any:
+    if isinstance(kind, iceberg.DateType):
         return array.cast(pa.int32())
-    if isinstance(kind, TimeType | TimestampType | TimestamptzType):
+    if isinstance(kind, iceberg.TimeType | iceberg.TimestampType | iceberg.TimestamptzType):
         return array.cast(pa.int64())
     return array
 
 
-def _since_epoch(array: Any, kind: IcebergType, unit: str) -> Any:
-    ticks = "datetime64[D]" if isinstance(kind, DateType) else "datetime64[us]"
+def _since_epoch(array: Any, kind: iceberg.IcebergType, unit: str) -> Any:
+    ticks = "datetime64[D]" if isinstance(kind, iceberg.DateType) else "datetime64[us]"
     # numpy rounds down, also before 1970, as the specification requires.
     return _mapped(
         array, lambda ints: ints.view(ticks).astype(f"datetime64[{unit}]").view(np.int64), pa.int32()

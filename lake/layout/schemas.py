@@ -5,54 +5,26 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from pyiceberg import types as iceberg
 from pyiceberg.partitioning import PartitionField
 from pyiceberg.schema import Schema
-from pyiceberg.types import (
-    BinaryType,
-    BooleanType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FixedType,
-    FloatType,
-    IcebergType,
-    IntegerType,
-    ListType,
-    LongType,
-    MapType,
-    NestedField,
-    PrimitiveType,
-    StringType,
-    StructType,
-    TimestampType,
-    TimestamptzType,
-    TimeType,
-    UUIDType,
-)
 
 from distop.errors import InvalidArgument, UnsupportedType
-from distop.lake.layout.sizes import (
-    MAX_COLUMN_DOC,
-    MAX_COLUMN_NAME,
-    MAX_COLUMNS,
-    MAX_FIELDS,
-    MAX_ID,
-    MAX_NESTING,
-)
+from distop.lake.layout import sizes
 
-_TYPES: dict[str, Callable[[], PrimitiveType]] = {
-    "boolean": BooleanType,
-    "int": IntegerType,
-    "long": LongType,
-    "float": FloatType,
-    "double": DoubleType,
-    "date": DateType,
-    "time": TimeType,
-    "timestamp": TimestampType,
-    "timestamptz": TimestamptzType,
-    "string": StringType,
-    "uuid": UUIDType,
-    "binary": BinaryType,
+_TYPES: dict[str, Callable[[], iceberg.PrimitiveType]] = {
+    "boolean": iceberg.BooleanType,
+    "int": iceberg.IntegerType,
+    "long": iceberg.LongType,
+    "float": iceberg.FloatType,
+    "double": iceberg.DoubleType,
+    "date": iceberg.DateType,
+    "time": iceberg.TimeType,
+    "timestamp": iceberg.TimestampType,
+    "timestamptz": iceberg.TimestamptzType,
+    "string": iceberg.StringType,
+    "uuid": iceberg.UUIDType,
+    "binary": iceberg.BinaryType,
 }
 
 _DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(\d+)\s*\)")
@@ -72,7 +44,9 @@ def parse_schema(fields: Iterable[str] | Mapping[str, str]) -> Schema:
     columns = []
     for position, (name, text) in enumerate(pairs, start=1):
         type_text, required = _NOT_NULL.subn("", str(text).strip())
-        columns.append(NestedField(position, name, _parse_type(name, type_text), required=bool(required)))
+        columns.append(
+            iceberg.NestedField(position, name, _parse_type(name, type_text), required=bool(required))
+        )
     return Schema(*columns)
 
 
@@ -83,17 +57,17 @@ def _split_field(text: object) -> tuple[str, str]:
     return name.strip(), type_text
 
 
-def _parse_type(name: str, text: str) -> PrimitiveType:
+def _parse_type(name: str, text: str) -> iceberg.PrimitiveType:
     lowered = text.strip().lower()
     if lowered in _TYPES:
         return _TYPES[lowered]()
     if match := _DECIMAL.fullmatch(lowered):
         precision, scale = int(match[1]), int(match[2])
         if 1 <= precision <= 38 and scale <= precision:
-            return DecimalType(precision, scale)
+            return iceberg.DecimalType(precision, scale)
         raise bad_schema(f"column {name!r}: {text} needs 1 <= precision <= 38 and scale <= precision", name)
-    if (match := _FIXED.fullmatch(lowered)) and 0 < int(match[1]) <= MAX_ID:
-        return FixedType(int(match[1]))
+    if (match := _FIXED.fullmatch(lowered)) and 0 < int(match[1]) <= sizes.MAX_ID:
+        return iceberg.FixedType(int(match[1]))
     known = ", ".join([*_TYPES, "decimal(p,s)", "fixed[n]"])
     raise bad_schema(f"column {name!r} has the unknown type {text!r}; known: {known}", name)
 
@@ -109,11 +83,11 @@ def check_schema(schema: Schema) -> None:
     while waiting:
         field, depth = waiting.pop()
         seen += 1
-        if seen > MAX_COLUMNS:
-            raise bad_schema(f"there are more than {MAX_COLUMNS:,} columns", "")
-        if field.field_id > MAX_ID:
+        if seen > sizes.MAX_COLUMNS:
+            raise bad_schema(f"there are more than {sizes.MAX_COLUMNS:,} columns", "")
+        if field.field_id > sizes.MAX_ID:
             raise bad_schema(
-                f"column {field.name[:50]!r} has the id {field.field_id}, at most {MAX_ID} is allowed",
+                f"column {field.name[:50]!r} has the id {field.field_id}, at most {sizes.MAX_ID} is allowed",
                 field.name[:50],
             )
         if field.field_id in ids:
@@ -121,7 +95,7 @@ def check_schema(schema: Schema) -> None:
         ids.add(field.field_id)
         if not field.name:
             raise bad_schema("a column has no name", "")
-        for text, most in ((field.name, MAX_COLUMN_NAME), (field.doc or "", MAX_COLUMN_DOC)):
+        for text, most in ((field.name, sizes.MAX_COLUMN_NAME), (field.doc or "", sizes.MAX_COLUMN_DOC)):
             if len(text) > most:
                 raise bad_schema(
                     f"column {field.name[:50]!r} has a text of {len(text):,} characters, at most {most:,} "
@@ -133,12 +107,12 @@ def check_schema(schema: Schema) -> None:
                 f"column {field.name[:50]!r} has a default value, as only tables of format 3 may",
                 field.name[:50],
             )
-        if isinstance(field.field_type, DecimalType | FixedType):
+        if isinstance(field.field_type, iceberg.DecimalType | iceberg.FixedType):
             _parse_type(field.name[:50], str(field.field_type))
         inner = fields_within(field.field_type)
-        if inner and depth > MAX_NESTING:
+        if inner and depth > sizes.MAX_NESTING:
             raise bad_schema(
-                f"column {field.name[:50]!r}: values are nested deeper than {MAX_NESTING} levels",
+                f"column {field.name[:50]!r}: values are nested deeper than {sizes.MAX_NESTING} levels",
                 field.name[:50],
             )
         waiting.extend((one, depth + 1) for one in inner)
@@ -150,7 +124,7 @@ def check_types(schema: Schema, location: str) -> None:
     waiting = [(field.name, field.field_type) for field in schema.fields]
     while waiting:
         path, kind = waiting.pop()
-        if isinstance(kind, PrimitiveType) and not is_type(str(kind)):
+        if isinstance(kind, iceberg.PrimitiveType) and not is_type(str(kind)):
             raise unsupported_type(location, path, str(kind))
         waiting += [(f"{path}.{field.name}", field.field_type) for field in fields_within(kind)]
 
@@ -162,9 +136,9 @@ def is_type(text: str) -> bool:
 
 def unsupported_type(location: str, column: str, kind: str) -> UnsupportedType:
     return UnsupportedType(
-        f"the table at {location} has column {column[:MAX_COLUMN_NAME]!r} of the type {kind[:50]}, which "
-        "distop does not read",
-        details={"column": column[:MAX_COLUMN_NAME], "type": kind[:50]},
+        f"the table at {location} has column {column[: sizes.MAX_COLUMN_NAME]!r} of the type {kind[:50]}, "
+        "which distop does not read",
+        details={"column": column[: sizes.MAX_COLUMN_NAME], "type": kind[:50]},
     )
 
 
@@ -175,10 +149,10 @@ def refuse_twins(schema: Schema, present: Schema) -> None:
     Raises :class:`~distop.errors.InvalidArgument`; ``details["field"]`` is ``schema``.
     """
     known = {(number, present.find_field(number).name) for number in present.field_ids}
-    waiting: list[tuple[str, tuple[NestedField, ...]]] = [("", schema.fields)]
+    waiting: list[tuple[str, tuple[iceberg.NestedField, ...]]] = [("", schema.fields)]
     while waiting:
         path, fields = waiting.pop()
-        folded: dict[str, NestedField] = {}
+        folded: dict[str, iceberg.NestedField] = {}
         for field in fields:
             twin = folded.setdefault(field.name.casefold(), field)
             if twin is not field and not known.issuperset({(f.field_id, f.name) for f in (field, twin)}):
@@ -191,14 +165,14 @@ def refuse_twins(schema: Schema, present: Schema) -> None:
             waiting.append((f"{path}{field.name}.", fields_within(field.field_type)))
 
 
-def fields_within(kind: IcebergType) -> tuple[NestedField, ...]:
+def fields_within(kind: iceberg.IcebergType) -> tuple[iceberg.NestedField, ...]:
     """The fields that a type consists of."""
     match kind:
-        case StructType():
+        case iceberg.StructType():
             return kind.fields
-        case ListType():
+        case iceberg.ListType():
             return (kind.element_field,)
-        case MapType():
+        case iceberg.MapType():
             return (kind.key_field, kind.value_field)
     return ()
 
@@ -206,16 +180,18 @@ def fields_within(kind: IcebergType) -> tuple[NestedField, ...]:
 def check_fields(fields: Sequence[object]) -> None:
     """Refuse more partition or sort fields, or greater ids, than a table may have. Raises as
     :func:`check_schema`."""
-    if len(fields) > MAX_FIELDS:
+    if len(fields) > sizes.MAX_FIELDS:
         raise bad_schema(
-            f"there are {len(fields):,} fields to partition or sort by, at most {MAX_FIELDS:,} are allowed",
+            f"there are {len(fields):,} fields to partition or sort by, at most {sizes.MAX_FIELDS:,} are "
+            "allowed",
             "",
         )
     for field in fields:
-        if isinstance(field, PartitionField) and field.field_id > MAX_ID:
+        if isinstance(field, PartitionField) and field.field_id > sizes.MAX_ID:
             name = field.name[:50]
             raise bad_schema(
-                f"partition field {name!r} has the id {field.field_id}, at most {MAX_ID} is allowed", name
+                f"partition field {name!r} has the id {field.field_id}, at most {sizes.MAX_ID} is allowed",
+                name,
             )
 
 
@@ -224,14 +200,14 @@ def check_names(names: Iterable[str]) -> None:
     for name in names:
         if not name:
             raise bad_schema("a column has no name", name)
-        if len(name) > MAX_COLUMN_NAME:
+        if len(name) > sizes.MAX_COLUMN_NAME:
             raise bad_schema(
                 f"column {name[:50]!r}... has a name of {len(name):,} characters, at most "
-                f"{MAX_COLUMN_NAME:,} are allowed",
+                f"{sizes.MAX_COLUMN_NAME:,} are allowed",
                 name[:50],
             )
-        if len(seen) >= MAX_COLUMNS:
-            raise bad_schema(f"there are more than {MAX_COLUMNS:,} columns", "")
+        if len(seen) >= sizes.MAX_COLUMNS:
+            raise bad_schema(f"there are more than {sizes.MAX_COLUMNS:,} columns", "")
         if name in seen:
             raise bad_schema(f"column {name!r} is named twice", name)
         seen.add(name)

@@ -6,30 +6,21 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from pyiceberg import transforms
 from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.transforms import (
-    BucketTransform,
-    DayTransform,
-    HourTransform,
-    IdentityTransform,
-    MonthTransform,
-    Transform,
-    TruncateTransform,
-    YearTransform,
-)
 from pyiceberg.types import IcebergType, NestedField, PrimitiveType
 
 from distop.errors import InvalidArgument
 
 _TERM = re.compile(r"(?P<name>[A-Za-z]+)\s*(?:\[\s*(?P<width>\d+)\s*\])?\s*\(\s*(?P<inside>.*?)\s*\)")
 _WIDTH_FIRST = re.compile(r"(\d+)\s*,\s*(.*)")
-_PLAIN: dict[str, tuple[Callable[[], Transform[Any, Any]], str]] = {
-    "identity": (IdentityTransform, ""),
-    "year": (YearTransform, "_year"),
-    "month": (MonthTransform, "_month"),
-    "day": (DayTransform, "_day"),
-    "hour": (HourTransform, "_hour"),
+_PLAIN: dict[str, tuple[Callable[[], transforms.Transform[Any, Any]], str]] = {
+    "identity": (transforms.IdentityTransform, ""),
+    "year": (transforms.YearTransform, "_year"),
+    "month": (transforms.MonthTransform, "_month"),
+    "day": (transforms.DayTransform, "_day"),
+    "hour": (transforms.HourTransform, "_hour"),
 }
 _WITH_WIDTH = ("bucket", "truncate")
 
@@ -44,7 +35,7 @@ def parse_partitioning(terms: Sequence[str], schema: Schema) -> PartitionSpec:
         transform, source, name = _parse_term(str(term).strip(), schema)
         if any(other.source_id == source.field_id for other in fields):
             raise _bad_term(f"{term!r} uses column {source.name!r} twice", schema)
-        if not isinstance(transform, IdentityTransform) and name in schema.column_names:
+        if not isinstance(transform, transforms.IdentityTransform) and name in schema.column_names:
             raise _bad_term(f"{term!r} would be called {name!r}, which is the name of a column", schema)
         fields.append(PartitionField(source.field_id, PARTITION_FIELD_ID_START + position, transform, name))
     return PartitionSpec(*fields)
@@ -61,9 +52,9 @@ def check_terms(terms: Sequence[str]) -> None:
             raise _bad_term(f"{term!r}: there is no transform {match['name']!r}")
 
 
-def _parse_term(term: str, schema: Schema) -> tuple[Transform[Any, Any], NestedField, str]:
+def _parse_term(term: str, schema: Schema) -> tuple[transforms.Transform[Any, Any], NestedField, str]:
     if term in schema.column_names:
-        return _checked(IdentityTransform(), term, term, term, schema)
+        return _checked(transforms.IdentityTransform(), term, term, term, schema)
     match = _TERM.fullmatch(term)
     if match is None:
         raise _bad_term(f"{term!r} is neither a column nor a transform of a column", schema)
@@ -76,8 +67,12 @@ def _parse_term(term: str, schema: Schema) -> tuple[Transform[Any, Any], NestedF
         if not width or int(width) == 0:
             raise _bad_term(f"{term!r} lacks its width: write {word}[16]({column})", schema)
         if word == "bucket":
-            return _checked(BucketTransform(int(width)), column, f"{column}_bucket_{width}", term, schema)
-        return _checked(TruncateTransform(int(width)), column, f"{column}_trunc_{width}", term, schema)
+            return _checked(
+                transforms.BucketTransform(int(width)), column, f"{column}_bucket_{width}", term, schema
+            )
+        return _checked(
+            transforms.TruncateTransform(int(width)), column, f"{column}_trunc_{width}", term, schema
+        )
     if word not in _PLAIN or width is not None:
         raise _bad_term(f"{term!r}: there is no transform {match['name']!r}", schema)
     kind, suffix = _PLAIN[word]
@@ -85,8 +80,8 @@ def _parse_term(term: str, schema: Schema) -> tuple[Transform[Any, Any], NestedF
 
 
 def _checked(
-    transform: Transform[Any, Any], column: str, name: str, term: str, schema: Schema
-) -> tuple[Transform[Any, Any], NestedField, str]:
+    transform: transforms.Transform[Any, Any], column: str, name: str, term: str, schema: Schema
+) -> tuple[transforms.Transform[Any, Any], NestedField, str]:
     try:
         source = schema.find_field(column)
     except ValueError:

@@ -22,27 +22,8 @@ from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyiceberg import types as iceberg
 from pyiceberg.schema import Schema
-from pyiceberg.types import (
-    BinaryType,
-    BooleanType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FixedType,
-    FloatType,
-    IcebergType,
-    IntegerType,
-    LongType,
-    NestedField,
-    PrimitiveType,
-    StringType,
-    StructType,
-    TimestampType,
-    TimestamptzType,
-    TimeType,
-    UUIDType,
-)
 
 from distop.lake.predicates import syntax
 from distop.operations.arguments import invalid
@@ -64,7 +45,7 @@ class BoundColumn:
 
     path: tuple[str, ...]
     id: int
-    kind: PrimitiveType
+    kind: iceberg.PrimitiveType
 
     @property
     def name(self) -> str:
@@ -72,7 +53,7 @@ class BoundColumn:
 
     @property
     def is_float(self) -> bool:
-        return isinstance(self.kind, FloatType | DoubleType)
+        return isinstance(self.kind, iceberg.FloatType | iceberg.DoubleType)
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,20 +229,20 @@ def column_of(schema: Schema, path: tuple[str, ...]) -> BoundColumn | None:
     """A column by the names that lead to it; ``None`` if there is none, or it is not of a primitive type."""
     for names in (path, (".".join(path),)):  # a name may contain dots
         field = _field_of(schema, names)
-        if field is not None and isinstance(field.field_type, PrimitiveType):
+        if field is not None and isinstance(field.field_type, iceberg.PrimitiveType):
             return BoundColumn(names, field.field_id, field.field_type)
     return None
 
 
-def _field_of(schema: Schema, path: tuple[str, ...]) -> NestedField | None:
+def _field_of(schema: Schema, path: tuple[str, ...]) -> iceberg.NestedField | None:
     """A field at the top level, or below structs."""
-    fields: Iterable[NestedField] = schema.fields
+    fields: Iterable[iceberg.NestedField] = schema.fields
     field = None
     for name in path:
         field = next((field for field in fields if field.name == name), None)
         if field is None:
             return None
-        fields = field.field_type.fields if isinstance(field.field_type, StructType) else ()
+        fields = field.field_type.fields if isinstance(field.field_type, iceberg.StructType) else ()
     return field
 
 
@@ -326,7 +307,7 @@ class _Binding:
             if isinstance(literal, Decimal):
                 return _of_number(literal, kind)
             if isinstance(literal, bool):
-                if isinstance(kind, BooleanType):
+                if isinstance(kind, iceberg.BooleanType):
                     return literal
                 raise ValueError("its values are neither true nor false")
             return _of_text(literal, kind)
@@ -338,7 +319,7 @@ class _Binding:
 
     def _like(self, column: BoundColumn, pattern: str, negated: bool) -> Node:
         shown = syntax.shortened(repr(pattern))
-        if not isinstance(column.kind, StringType):
+        if not isinstance(column.kind, iceberg.StringType):
             raise self._misfit(
                 column.name, f"column {column.name!r} is {column.kind}, and only texts can be like {shown}"
             )
@@ -386,20 +367,20 @@ class _Between:
 # -- literals ------------------------------------------------------------------------------------------
 
 
-def _of_number(number: Decimal, kind: IcebergType) -> Any:
+def _of_number(number: Decimal, kind: iceberg.IcebergType) -> Any:
     """A number as a value of a type. Raises ``ValueError`` if they cannot be compared."""
     match kind:
-        case IntegerType() | LongType():
+        case iceberg.IntegerType() | iceberg.LongType():
             found = _on_grid(number, 0, Decimal(kind.min), Decimal(kind.max))
             if isinstance(found, _Between):
                 return _Between(*(None if one is None else int(one) for one in (found.below, found.above)))
             return int(found)
-        case DecimalType():
+        case iceberg.DecimalType():
             most = Decimal(10**kind.precision - 1).scaleb(-kind.scale, _EXACT)
             return _on_grid(number, kind.scale, most.copy_negate(), most)
-        case FloatType():
+        case iceberg.FloatType():
             return _nearest(number, _float32)
-        case DoubleType():
+        case iceberg.DoubleType():
             return _nearest(number, float)
     raise ValueError("its values are no numbers; write the value in quotes")
 
@@ -446,41 +427,47 @@ _TIMESTAMP = re.compile(
 _BLOB = re.compile(r"(?:[\x00-\x5b\x5d-\x7f]|\\x[0-9a-fA-F]{2})*")
 
 
-def _of_text(text: str, kind: IcebergType) -> Any:
+def _of_text(text: str, kind: iceberg.IcebergType) -> Any:
     """A quoted value as one of a type. Raises ``ValueError`` if it is none, or not exactly."""
     match kind:
-        case StringType():
+        case iceberg.StringType():
             return text
-        case BooleanType():
+        case iceberg.BooleanType():
             if text.lower() not in ("true", "false"):
                 raise ValueError("write true or false")
             return text.lower() == "true"
-        case IntegerType() | LongType() | DecimalType() | FloatType() | DoubleType():
+        case (
+            iceberg.IntegerType()
+            | iceberg.LongType()
+            | iceberg.DecimalType()
+            | iceberg.FloatType()
+            | iceberg.DoubleType()
+        ):
             return _number_of_text(text, kind)
-        case DateType():
+        case iceberg.DateType():
             return _days(text)
-        case TimeType():
+        case iceberg.TimeType():
             return _micros_of_day(text)
-        case TimestampType() | TimestamptzType():
+        case iceberg.TimestampType() | iceberg.TimestamptzType():
             micros, offset = _micros(text)
-            if offset and isinstance(kind, TimestampType):
+            if offset and isinstance(kind, iceberg.TimestampType):
                 raise ValueError("its values have no zone; write the time without one, or in UTC with Z")
             return micros - offset
-        case UUIDType():
+        case iceberg.UUIDType():
             try:
                 return UUID(text).bytes
             except ValueError:
                 raise ValueError("it is no UUID") from None
-        case BinaryType() | FixedType():
+        case iceberg.BinaryType() | iceberg.FixedType():
             if not _BLOB.fullmatch(text):
                 raise ValueError(r"write each byte that is no ASCII character, and \, as \xHH")
             return re.sub(rb"\\x(..)", lambda found: bytes.fromhex(found[1].decode()), text.encode())
     raise ValueError("values of this type cannot be compared")
 
 
-def _number_of_text(text: str, kind: IcebergType) -> Any:
+def _number_of_text(text: str, kind: iceberg.IcebergType) -> Any:
     special = _SPECIAL.fullmatch(text)
-    if special and isinstance(kind, FloatType | DoubleType):
+    if special and isinstance(kind, iceberg.FloatType | iceberg.DoubleType):
         return float(text)
     if not _NUMBER.fullmatch(text):
         raise ValueError("it is no number")
@@ -531,7 +518,7 @@ DAY = 86_400_000_000
 _MICROSECOND = timedelta(microseconds=1)
 
 
-def plain(value: Any, kind: IcebergType) -> Any:
+def plain(value: Any, kind: iceberg.IcebergType) -> Any:
     """A value of a column as Arrow, pyiceberg or Parquet's statistics give it, in the form of
     :data:`Plain`."""
     match value:
@@ -544,7 +531,7 @@ def plain(value: Any, kind: IcebergType) -> Any:
             return seconds * 1_000_000 + value.microsecond
         case UUID():
             return value.bytes
-        case str() if isinstance(kind, UUIDType):
+        case str() if isinstance(kind, iceberg.UUIDType):
             return UUID(value).bytes
         case bytearray() | memoryview():
             return bytes(value)

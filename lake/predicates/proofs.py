@@ -16,34 +16,12 @@ from decimal import Context, Decimal
 from typing import Any, TypeAlias
 
 import pyarrow.parquet as pq
+from pyiceberg import transforms
+from pyiceberg import types as iceberg
 from pyiceberg.conversions import from_bytes
 from pyiceberg.manifest import DataFile, ManifestFile
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.transforms import (
-    BucketTransform,
-    DayTransform,
-    HourTransform,
-    IdentityTransform,
-    MonthTransform,
-    Transform,
-    TruncateTransform,
-    YearTransform,
-)
-from pyiceberg.types import (
-    BinaryType,
-    BooleanType,
-    DateType,
-    DecimalType,
-    FixedType,
-    IcebergType,
-    IntegerType,
-    LongType,
-    StringType,
-    TimestampType,
-    TimestamptzType,
-    UUIDType,
-)
 
 from distop.lake.predicates import binding
 from distop.lake.predicates.binding import BoundColumn, Predicate
@@ -99,18 +77,18 @@ def _bounds(statistics: Any, column: BoundColumn) -> tuple[Any, Any]:
     name, physical, kind = logical.get("Type", "None"), statistics.physical_type, column.kind
     factor: int | None = None
     match kind:
-        case IntegerType() | LongType() if name == "None" or logical.get("isSigned"):
+        case iceberg.IntegerType() | iceberg.LongType() if name == "None" or logical.get("isSigned"):
             factor = 1
-        case DateType() if name == "Date":
+        case iceberg.DateType() if name == "Date":
             factor = 1
-        case TimestampType() | TimestamptzType() if name == "Timestamp":
+        case iceberg.TimestampType() | iceberg.TimestamptzType() if name == "Timestamp":
             factor = _UNITS.get(logical.get("timeUnit", ""))
-        case DecimalType() if name == "Decimal":
+        case iceberg.DecimalType() if name == "Decimal":
             found = statistics.min, statistics.max
             return found if all(isinstance(one, Decimal) for one in found) else (None, None)
-        case StringType() if name == "String":
+        case iceberg.StringType() if name == "String":
             return statistics.min, statistics.max
-        case BooleanType() if physical == "BOOLEAN":
+        case iceberg.BooleanType() if physical == "BOOLEAN":
             return statistics.min, statistics.max
         case _ if column.is_float and physical in ("FLOAT", "DOUBLE"):
             least, greatest = statistics.min, statistics.max
@@ -337,7 +315,7 @@ def _of_statistics(file: DataFile, column: binding.BoundColumn) -> ColumnFacts:
         nulls=nulls != 0 or uncounted,
         nans=column.is_float and nans != 0 and not none,
         values=not none and not (bool(rows) and nans == rows),
-        exact=not isinstance(kind, StringType | BinaryType | FixedType),
+        exact=not isinstance(kind, iceberg.StringType | iceberg.BinaryType | iceberg.FixedType),
     )
 
 
@@ -348,11 +326,11 @@ def _count(counts: Mapping[int, int] | None, at: int) -> int | None:
 
 def _bound(bounds: Mapping[int, bytes] | None, column: binding.BoundColumn) -> Any:
     # Java has ordered UUIDs as signed numbers, so their bounds say nothing.
-    given = None if isinstance(column.kind, UUIDType) else (bounds or {}).get(column.id)
+    given = None if isinstance(column.kind, iceberg.UUIDType) else (bounds or {}).get(column.id)
     return None if given is None else _decoded(column.kind, given)
 
 
-def _decoded(kind: IcebergType, given: bytes) -> Any:
+def _decoded(kind: iceberg.IcebergType, given: bytes) -> Any:
     try:
         return binding.plain(from_bytes(kind, given), kind)  # type: ignore[arg-type]
     except Exception:  # of another type, or cut: it says nothing
@@ -364,10 +342,10 @@ def _is_nan(value: Any) -> bool:
 
 
 def _of_partition_value(
-    transform: Transform[Any, Any], column: binding.BoundColumn, given: Any
+    transform: transforms.Transform[Any, Any], column: binding.BoundColumn, given: Any
 ) -> ColumnFacts:
     """By the value of a partition field."""
-    if isinstance(transform, BucketTransform):
+    if isinstance(transform, transforms.BucketTransform):
         if given is None:
             return _NULLS
         bucket = transform.transform(column.kind)
@@ -383,15 +361,17 @@ def _of_partition_value(
     return ColumnFacts(least, greatest, nulls=False, nans=False, exact=True)
 
 
-def _of_summary(transform: Transform[Any, Any], column: binding.BoundColumn, summary: Any) -> ColumnFacts:
+def _of_summary(
+    transform: transforms.Transform[Any, Any], column: binding.BoundColumn, summary: Any
+) -> ColumnFacts:
     """By what a manifest says of the values of a partition field; they are bounds of bounds."""
     found = ColumnFacts(nulls=summary.contains_null is not False, nans=column.is_float)
-    if isinstance(transform, IdentityTransform) and summary.contains_nan is False:
+    if isinstance(transform, transforms.IdentityTransform) and summary.contains_nan is False:
         found = replace(found, nans=False)
-    if not isinstance(transform, _ORDERED) or isinstance(column.kind, UUIDType):
+    if not isinstance(transform, _ORDERED) or isinstance(column.kind, iceberg.UUIDType):
         return (
             found
-            if isinstance(transform, (*_ORDERED, BucketTransform))
+            if isinstance(transform, (*_ORDERED, transforms.BucketTransform))
             else ColumnFacts(nans=column.is_float)
         )
     kind = transform.result_type(column.kind)
@@ -408,16 +388,23 @@ def _of_summary(transform: Transform[Any, Any], column: binding.BoundColumn, sum
 # -- of partition values --------------------------------------------------------------------------------
 
 _EXACT = Context(prec=80)
-_ORDERED = (IdentityTransform, TruncateTransform, YearTransform, MonthTransform, DayTransform, HourTransform)
+_ORDERED = (
+    transforms.IdentityTransform,
+    transforms.TruncateTransform,
+    transforms.YearTransform,
+    transforms.MonthTransform,
+    transforms.DayTransform,
+    transforms.HourTransform,
+)
 _HOUR = 3_600_000_000
 
 
-def _sources(transform: Any, kind: IcebergType, least: Any, greatest: Any) -> tuple[Any, Any]:
+def _sources(transform: Any, kind: iceberg.IcebergType, least: Any, greatest: Any) -> tuple[Any, Any]:
     """Bounds of the values whose transforms lie between two; ``None``: not known."""
     match transform:
-        case IdentityTransform():
+        case transforms.IdentityTransform():
             return least, greatest
-        case TruncateTransform():
+        case transforms.TruncateTransform():
             return least, None if greatest is None else _last_truncated(kind, greatest, transform.width)
     first, last = None if least is None else _start(transform, kind, least), None
     if greatest is not None and (after := _start(transform, kind, greatest, 1)) is not None:
@@ -425,12 +412,12 @@ def _sources(transform: Any, kind: IcebergType, least: Any, greatest: Any) -> tu
     return first, last
 
 
-def _last_truncated(kind: IcebergType, value: Any, width: int) -> Any:
+def _last_truncated(kind: iceberg.IcebergType, value: Any, width: int) -> Any:
     """No value that is truncated to this one is greater."""
     match kind:
-        case IntegerType() | LongType():
+        case iceberg.IntegerType() | iceberg.LongType():
             return value + width - 1
-        case DecimalType():
+        case iceberg.DecimalType():
             return _EXACT.add(value, Decimal(width - 1).scaleb(-kind.scale, _EXACT))
     if len(value) < width:
         return value  # it was not truncated
@@ -449,7 +436,7 @@ def _after_prefix(prefix: Any) -> Any:
     return kept[:-1] + chr(0xE000 if 0xD800 <= code < 0xE000 else code)
 
 
-def _start(transform: Any, kind: IcebergType, number: int, later: int = 0) -> int | None:
+def _start(transform: Any, kind: iceberg.IcebergType, number: int, later: int = 0) -> int | None:
     """The first day or microsecond of a period; ``later``: of the one after it, by so many.
 
     Old writers rounded times before 1970 up: what has the number of a period may lie in the one before.
@@ -457,14 +444,14 @@ def _start(transform: Any, kind: IcebergType, number: int, later: int = 0) -> in
     if number <= 0 and not later:
         number -= 1
     number += later
-    if isinstance(transform, HourTransform):
+    if isinstance(transform, transforms.HourTransform):
         return number * _HOUR
-    if isinstance(transform, DayTransform):
+    if isinstance(transform, transforms.DayTransform):
         days: int | None = number
     else:
-        months = number * 12 if isinstance(transform, YearTransform) else number
+        months = number * 12 if isinstance(transform, transforms.YearTransform) else number
         year, month = 1970 + months // 12, months % 12 + 1
         days = date(year, month, 1).toordinal() - binding.EPOCH if 1 <= year <= 9999 else None
-    if days is None or isinstance(kind, DateType):
+    if days is None or isinstance(kind, iceberg.DateType):
         return days
     return days * binding.DAY

@@ -11,22 +11,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.types import (
-    BinaryType,
-    BooleanType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FixedType,
-    FloatType,
-    IcebergType,
-    IntegerType,
-    LongType,
-    TimestampType,
-    TimestamptzType,
-    TimeType,
-    UUIDType,
-)
+from pyiceberg import types as iceberg
 
 from distop.lake.predicates import binding
 
@@ -131,24 +116,24 @@ def _values(column: binding.BoundColumn, rows: pa.RecordBatch) -> pa.Array:
     return _plain(values, column.kind)
 
 
-def _plain(values: pa.Array, kind: IcebergType) -> pa.Array:
+def _plain(values: pa.Array, kind: iceberg.IcebergType) -> pa.Array:
     match kind:
-        case BooleanType():
+        case iceberg.BooleanType():
             return values.cast(pa.bool_()).cast(pa.int8())
-        case IntegerType() | LongType():
+        case iceberg.IntegerType() | iceberg.LongType():
             return values.cast(pa.int64())
-        case FloatType() | DoubleType():
-            width = pa.float32() if isinstance(kind, FloatType) else pa.float64()
+        case iceberg.FloatType() | iceberg.DoubleType():
+            width = pa.float32() if isinstance(kind, iceberg.FloatType) else pa.float64()
             return pc.add(values.cast(width), pa.scalar(0.0, width))  # -0.0 + 0.0 is 0.0
-        case DecimalType():
+        case iceberg.DecimalType():
             return values.cast(pa.decimal128(38, kind.scale))
-        case DateType():
+        case iceberg.DateType():
             return values.cast(pa.date32()).cast(pa.int32()).cast(pa.int64())
-        case TimeType():
+        case iceberg.TimeType():
             return values.cast(pa.time64("us")).cast(pa.int64())
-        case TimestampType() | TimestamptzType():
+        case iceberg.TimestampType() | iceberg.TimestamptzType():
             zone = values.type.tz if pa.types.is_timestamp(values.type) else None
             return values.cast(pa.timestamp("us", zone)).cast(pa.int64())
-        case BinaryType() | FixedType() | UUIDType():
+        case iceberg.BinaryType() | iceberg.FixedType() | iceberg.UUIDType():
             return values.cast(pa.large_binary())
     return values.cast(pa.large_string())

@@ -21,15 +21,7 @@ from distop.lake.iceberg.provenance import INSTEAD_OF
 from distop.lake.iceberg.snapshots import Draft
 from distop.lake.iceberg.takeover import JobsOutput, take_over
 from distop.lake.layout.model import Layout
-from distop.lake.rewriting.replace_partitions import (
-    Key,
-    added_by,
-    changed_since,
-    partitions_in,
-    replace_partitions,
-    take_out_added,
-    take_out_all,
-)
+from distop.lake.rewriting import replace_partitions
 from distop.metastore.etcd.txn import Txn, unchanged
 from distop.metastore.records.operation import OperationArg
 
@@ -52,13 +44,15 @@ class IcebergOverwritePartitions(IcebergStep):
         if output.empty:
             return None
         added = take_over(draft, layout, output, snapshot_id)
-        keys = partitions_in(draft.io, added, layout.spec)
+        keys = replace_partitions.partitions_in(draft.io, added, layout.spec)
         self._check_partitions(draft, layout, keys)
-        replaced = replace_partitions(draft, layout, keys, snapshot_id)
+        replaced = replace_partitions.replace_partitions(draft, layout, keys, snapshot_id)
         facts = {"replacedPartitions": len(keys), "removedRows": replaced.rows}
         return replaced.replaced_by(draft, output, added, snapshot_id, facts)
 
-    def _check_partitions(self, draft: Draft, layout: Layout, keys: Collection[Key]) -> None:
+    def _check_partitions(
+        self, draft: Draft, layout: Layout, keys: Collection[replace_partitions.Key]
+    ) -> None:
         """Refuse the table if these partitions have changed since the operation began."""
         current = draft.base.current_snapshot()
         if not self.refuses or only_replaced(draft.file, current, self.expected):
@@ -67,7 +61,7 @@ class IcebergOverwritePartitions(IcebergStep):
         if self.expected is not None and then is None:
             # Expired: its content is unknown.
             raise head_conflict(self._arg, self.expected, current)
-        changed = changed_since(draft, layout, keys, then)
+        changed = replace_partitions.changed_since(draft, layout, keys, then)
         if changed is not None:
             raise head_conflict(self._arg, self.expected, draft.file.snapshot(changed) or current)
 
@@ -82,7 +76,7 @@ class IcebergAppendInstead(IcebergStep):
 
     def check(self, draft: Draft, layout: Layout, output: JobsOutput, arg: OperationArg) -> None:
         """Find the snapshot of the earlier operation."""
-        self._earlier = added_by(draft.file, self.argument["operation"])
+        self._earlier = replace_partitions.added_by(draft.file, self.argument["operation"])
 
     def change(
         self, draft: Draft, layout: Layout, output: JobsOutput, snapshot_id: int
@@ -91,7 +85,7 @@ class IcebergAppendInstead(IcebergStep):
 
         Raises :class:`~distop.errors.PreconditionFailed` if files of the earlier operation are gone.
         """
-        replaced = take_out_added(draft, self._earlier, snapshot_id)
+        replaced = replace_partitions.take_out_added(draft, self._earlier, snapshot_id)
         added = take_over(draft, layout, output, snapshot_id)
         facts = {"insteadOf": self.argument["operation"], "removedRows": replaced.rows}
         change = replaced.replaced_by(draft, output, added, snapshot_id, facts)
@@ -109,7 +103,7 @@ class IcebergOverwrite(IcebergStep):
         self, draft: Draft, layout: Layout, output: JobsOutput, snapshot_id: int
     ) -> SnapshotContent | None:
         """See :class:`IcebergStep`."""
-        replaced, delete_files = take_out_all(draft, snapshot_id)
+        replaced, delete_files = replace_partitions.take_out_all(draft, snapshot_id)
         if output.empty and not (replaced.files or delete_files):
             return None
         added = take_over(draft, layout, output, snapshot_id)

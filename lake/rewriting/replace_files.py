@@ -16,16 +16,8 @@ from functools import cached_property
 from typing import Any
 
 from pyiceberg.manifest import DataFileContent, ManifestContent, ManifestEntry, ManifestFile
+from pyiceberg.table import snapshots as iceberg_snapshots
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.snapshots import (
-    REMOVED_DELETE_FILES,
-    REMOVED_EQUALITY_DELETES,
-    REMOVED_FILE_SIZE,
-    REMOVED_POSITION_DELETES,
-    Operation,
-    Summary,
-    update_snapshot_summaries,
-)
 from pyiceberg.table.update import AddSortOrderUpdate, TableUpdate
 
 from distop.commit.contract import ADOPTED_FROM, DROPPED_JOBS, PASSED_OVER, Contribution, FinishContext
@@ -35,24 +27,8 @@ from distop.lake.iceberg.content import SHOWN, removers, writer_of
 from distop.lake.iceberg.snapshots import Draft, merged
 from distop.lake.iceberg.takeover import JobsOutput, output_of_jobs, take_over
 from distop.lake.layout.model import Layout, schema_of, schema_with
+from distop.lake.rewriting import replace_partitions, rewrite_plan
 from distop.lake.rewriting.deletes import Deletes
-from distop.lake.rewriting.replace_partitions import (
-    Located,
-    Replaced,
-    areas_of,
-    files_changed,
-    live_manifests,
-    take_out,
-)
-from distop.lake.rewriting.rewrite_plan import (
-    FilePartitions,
-    Place,
-    RewriteJob,
-    RewritePartition,
-    RewritePlan,
-    packed_values,
-    ranges_of,
-)
 from distop.operations.api import OperationView
 
 MISSING = "missing"
@@ -79,12 +55,14 @@ class IcebergReplace(IcebergStep):
         """
         self._view = context.view
         if not (self._plan.jobs or self._plan.deletes):
-            return Contribution(facts=_counts(JobsOutput(manifests=[]), Replaced()) | self._notes)
+            return Contribution(
+                facts=_counts(JobsOutput(manifests=[]), replace_partitions.Replaced()) | self._notes
+            )
         return super().prepare(context)
 
     @cached_property
-    def _plan(self) -> RewritePlan:
-        return RewritePlan.of(self._view.arg)
+    def _plan(self) -> rewrite_plan.RewritePlan:
+        return rewrite_plan.RewritePlan.of(self._view.arg)
 
     @property
     def _notes(self) -> dict[str, Any]:
@@ -99,7 +77,7 @@ class IcebergReplace(IcebergStep):
         found = _Found(draft, self._plan, done)
         intact = {name: job for name, job in done.items() if found.has(job)}
         if done and not intact:
-            raise files_changed(
+            raise replace_partitions.files_changed(
                 self._view.arg,
                 draft,
                 self._plan.snapshot_id,
@@ -133,7 +111,11 @@ class IcebergReplace(IcebergStep):
         )
 
     def _check_rows(
-        self, view: OperationView, jobs: Mapping[str, RewriteJob], replaced: Replaced, output: JobsOutput
+        self,
+        view: OperationView,
+        jobs: Mapping[str, rewrite_plan.RewriteJob],
+        replaced: replace_partitions.Replaced,
+        output: JobsOutput,
     ) -> int:
         """Never publish a result that loses or duplicates a row. Returns how many were deleted before."""
         deleted = 0
@@ -180,7 +162,7 @@ class IcebergReplace(IcebergStep):
     # -- what others have removed ----------------------------------------------------------------------
 
     def _dropped_jobs(
-        self, draft: Draft, jobs: Mapping[str, RewriteJob], dropped: set[str]
+        self, draft: Draft, jobs: Mapping[str, rewrite_plan.RewriteJob], dropped: set[str]
     ) -> dict[str, Any]:
         places = [place for place, name in enumerate(jobs) if name in dropped]
         touched = sorted({self._plan.partitions[jobs[name].partition].path for name in dropped})
@@ -188,16 +170,22 @@ class IcebergReplace(IcebergStep):
             {"snapshot": str(snapshot.snapshot_id), "by": writer_of(snapshot)}
             for snapshot in removers(draft.file, draft.base.current_snapshot(), self._plan.snapshot_id)
         ]
-        return {DROPPED_JOBS: ranges_of(places), "droppedPartitions": touched[:SHOWN], "conflicts": snapshots}
+        return {
+            DROPPED_JOBS: rewrite_plan.ranges_of(places),
+            "droppedPartitions": touched[:SHOWN],
+            "conflicts": snapshots,
+        }
 
 
 class _Found:
     """The files read that are unchanged in the table, and the delete files that may go."""
 
-    def __init__(self, draft: Draft, plan: RewritePlan, jobs: Mapping[str, RewriteJob]) -> None:
+    def __init__(
+        self, draft: Draft, plan: rewrite_plan.RewritePlan, jobs: Mapping[str, rewrite_plan.RewriteJob]
+    ) -> None:
         self._plan = plan
         wanted = {path for job in jobs.values() for path in plan.paths(job)}
-        live = live_manifests(draft.base.current_snapshot(), draft.io)
+        live = replace_partitions.live_manifests(draft.base.current_snapshot(), draft.io)
         self._deletes = Deletes(draft.base, draft.io, live)
         paths = {one.path for one in plan.deletes}
         self._may_go = [
@@ -206,21 +194,23 @@ class _Found:
             if entry.data_file.file_path in paths and _can_go(draft, entry)
         ]
         places = [self._place(draft.base, partition) for partition in plan.partitions]
-        of_deletes = FilePartitions(draft.base)
+        of_deletes = rewrite_plan.FilePartitions(draft.base)
         places += [of_deletes.of(entry.data_file) for entry in self._may_go]
         everywhere = any(map(self._deletes.is_everywhere, self._may_go))
-        areas = None if everywhere else areas_of(draft.base, filter(None, places))
-        self.located = Located(draft, live, wanted, areas, self._deletes_of)
+        areas = None if everywhere else replace_partitions.areas_of(draft.base, filter(None, places))
+        self.located = replace_partitions.Located(draft, live, wanted, areas, self._deletes_of)
 
-    def _place(self, base: TableMetadata, partition: RewritePartition) -> Place | None:
+    def _place(
+        self, base: TableMetadata, partition: rewrite_plan.RewritePartition
+    ) -> rewrite_plan.Place | None:
         """A partition by the table's present types: its column may have been widened since. ``None``: the
         table no longer has its partition spec."""
         spec, record = self._plan.values(partition)
         if spec.spec_id not in base.specs():
             return None
-        return spec.spec_id, packed_values(spec, schema_of(base, spec), record)
+        return spec.spec_id, rewrite_plan.packed_values(spec, schema_of(base, spec), record)
 
-    def has(self, job: RewriteJob) -> bool:
+    def has(self, job: rewrite_plan.RewriteJob) -> bool:
         """Whether all files of a job still exist, and no other rows of them are deleted by now."""
         return all(
             self.located.there.get(path) == self._plan.deletes_of(file)
@@ -249,13 +239,13 @@ def _without(
     """The manifests without some delete files."""
     paths = {entry.data_file.file_path for entry in needless}
     specs = {entry.data_file.spec_id for entry in needless}
-    left = Replaced()
+    left = replace_partitions.Replaced()
     listing: dict[int, list[ManifestFile]] = {spec_id: [] for spec_id in specs}
     for manifest in manifests:
         concerned = manifest.content == ManifestContent.DELETES and manifest.partition_spec_id in specs
         (listing[manifest.partition_spec_id] if concerned else left.untouched).append(manifest)
     for spec_id, some in listing.items():
-        take_out(
+        replace_partitions.take_out(
             draft,
             draft.base.specs()[spec_id],
             some,
@@ -267,7 +257,7 @@ def _without(
     return [*left.untouched, *left.rewritten]
 
 
-def _counts(output: JobsOutput, replaced: Replaced) -> dict[str, Any]:
+def _counts(output: JobsOutput, replaced: replace_partitions.Replaced) -> dict[str, Any]:
     return {
         "rows": output.rows,
         "filesBefore": replaced.files,
@@ -279,19 +269,27 @@ def _counts(output: JobsOutput, replaced: Replaced) -> dict[str, Any]:
 
 
 def _summary(
-    draft: Draft, output: JobsOutput, replaced: Replaced, needless: Iterable[ManifestEntry]
-) -> Summary:
+    draft: Draft, output: JobsOutput, replaced: replace_partitions.Replaced, needless: Iterable[ManifestEntry]
+) -> iceberg_snapshots.Summary:
     parent = draft.base.current_snapshot()
     removed = Counter({name: int(count) for name, count in replaced.counts().items()})
     for file in (entry.data_file for entry in needless):
-        removed[REMOVED_DELETE_FILES] += 1
-        removed[REMOVED_FILE_SIZE] += file.file_size_in_bytes
+        removed[iceberg_snapshots.REMOVED_DELETE_FILES] += 1
+        removed[iceberg_snapshots.REMOVED_FILE_SIZE] += file.file_size_in_bytes
         by_value = file.content == DataFileContent.EQUALITY_DELETES
-        removed[REMOVED_EQUALITY_DELETES if by_value else REMOVED_POSITION_DELETES] += file.record_count
+        removed[
+            iceberg_snapshots.REMOVED_EQUALITY_DELETES
+            if by_value
+            else iceberg_snapshots.REMOVED_POSITION_DELETES
+        ] += file.record_count
     counts = {name: str(count) for name, count in removed.items()}
     # pyiceberg computes the totals only for its own operations, and a replacement is not one.
-    counted = update_snapshot_summaries(
-        Summary(operation=Operation.OVERWRITE, **added_counts(output), **counts),
+    counted = iceberg_snapshots.update_snapshot_summaries(
+        iceberg_snapshots.Summary(
+            operation=iceberg_snapshots.Operation.OVERWRITE, **added_counts(output), **counts
+        ),
         parent.summary if parent else None,
     )
-    return Summary(operation=Operation.REPLACE, **counted.additional_properties)
+    return iceberg_snapshots.Summary(
+        operation=iceberg_snapshots.Operation.REPLACE, **counted.additional_properties
+    )

@@ -17,18 +17,8 @@ from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestContent, ManifestEntry, ManifestFile
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
+from pyiceberg.table import snapshots as iceberg_snapshots
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.snapshots import (
-    ADDED_DATA_FILES,
-    ADDED_RECORDS,
-    DELETED_DATA_FILES,
-    DELETED_RECORDS,
-    REMOVED_FILE_SIZE,
-    Operation,
-    Snapshot,
-    Summary,
-    update_snapshot_summaries,
-)
 from pyiceberg.typedef import Record
 from pyiceberg.types import PrimitiveType
 
@@ -86,7 +76,11 @@ class Replaced:
 
     def counts(self) -> dict[str, str]:
         """For a snapshot's summary."""
-        counts = {DELETED_DATA_FILES: self.files, DELETED_RECORDS: self.rows, REMOVED_FILE_SIZE: self.bytes}
+        counts = {
+            iceberg_snapshots.DELETED_DATA_FILES: self.files,
+            iceberg_snapshots.DELETED_RECORDS: self.rows,
+            iceberg_snapshots.REMOVED_FILE_SIZE: self.bytes,
+        }
         return {name: str(count) for name, count in counts.items() if count}
 
     def replaced_by(
@@ -99,11 +93,13 @@ class Replaced:
     ) -> SnapshotContent:
         """The content of a snapshot with the operation's files in place of the removed ones."""
         parent = draft.base.current_snapshot()
-        operation = Operation.OVERWRITE if output.files else Operation.DELETE
+        operation = (
+            iceberg_snapshots.Operation.OVERWRITE if output.files else iceberg_snapshots.Operation.DELETE
+        )
         if output.files and not self.files:
-            operation = Operation.APPEND
-        summary = update_snapshot_summaries(
-            Summary(operation=operation, **added_counts(output), **self.counts()),
+            operation = iceberg_snapshots.Operation.APPEND
+        summary = iceberg_snapshots.update_snapshot_summaries(
+            iceberg_snapshots.Summary(operation=operation, **added_counts(output), **self.counts()),
             parent.summary if parent else None,
         )
         return SnapshotContent(
@@ -225,7 +221,7 @@ def replace_partitions(draft: Draft, layout: Layout, keys: Collection[Key], snap
     return replaced
 
 
-def added_by(file: TableFile, operation: str) -> Snapshot:
+def added_by(file: TableFile, operation: str) -> iceberg_snapshots.Snapshot:
     """The snapshot of the table's history with the files that an operation has added.
 
     Raises :class:`~distop.errors.PreconditionFailed` if there is none, or it did more than add them.
@@ -238,7 +234,10 @@ def added_by(file: TableFile, operation: str) -> Snapshot:
         summary = here.summary
         if summary is None or summary.additional_properties.get(OPERATION) != operation:
             continue
-        if summary.operation != Operation.APPEND and INSTEAD_OF not in summary.additional_properties:
+        if (
+            summary.operation != iceberg_snapshots.Operation.APPEND
+            and INSTEAD_OF not in summary.additional_properties
+        ):
             break
         together = from_json(summary.additional_properties.get(BATCHES, "[]").encode(), list[str])
         if len(together) > 1:
@@ -262,7 +261,7 @@ def added_by(file: TableFile, operation: str) -> Snapshot:
     )
 
 
-def take_out_added(draft: Draft, earlier: Snapshot, snapshot_id: int) -> Replaced:
+def take_out_added(draft: Draft, earlier: iceberg_snapshots.Snapshot, snapshot_id: int) -> Replaced:
     """Remove the files that a snapshot has added from a table.
 
     Raises :class:`~distop.errors.PreconditionFailed` if some of them are gone: their rows may be in others.
@@ -281,7 +280,10 @@ def take_out_added(draft: Draft, earlier: Snapshot, snapshot_id: int) -> Replace
             draft, spec, manifests, lambda e: e.snapshot_id == earlier.snapshot_id, replaced, snapshot_id
         )
     added = earlier.summary.additional_properties if earlier.summary else {}
-    files, rows = (int(added.get(name, 0)) for name in (ADDED_DATA_FILES, ADDED_RECORDS))
+    files, rows = (
+        int(added.get(name, 0))
+        for name in (iceberg_snapshots.ADDED_DATA_FILES, iceberg_snapshots.ADDED_RECORDS)
+    )
     if (replaced.files, replaced.rows) != (files, rows):
         raise PreconditionFailed(
             f"of the {files} files of snapshot {earlier.snapshot_id} {replaced.files} are left in the table: "
@@ -336,7 +338,9 @@ def take_out(
         replaced.rewritten.append(builder.write(draft.io, draft.new_manifest_path()))
 
 
-def changed_since(draft: Draft, layout: Layout, keys: Collection[Key], then: Snapshot | None) -> int | None:
+def changed_since(
+    draft: Draft, layout: Layout, keys: Collection[Key], then: iceberg_snapshots.Snapshot | None
+) -> int | None:
     """Whether some partitions differ from those in an earlier snapshot.
 
     Returns
@@ -434,6 +438,6 @@ def _read(
             yield from zip(some, pool.map(lambda one: one.fetch_manifest_entry(io), some), strict=True)
 
 
-def live_manifests(snapshot: Snapshot | None, io: FileIO) -> list[ManifestFile]:
+def live_manifests(snapshot: iceberg_snapshots.Snapshot | None, io: FileIO) -> list[ManifestFile]:
     """The manifests of a snapshot that list files of its content."""
     return [m for m in snapshot.manifests(io) if is_live(m)] if snapshot is not None else []

@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyiceberg import types as iceberg
 from pyiceberg.conversions import to_bytes
 from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import (
@@ -30,18 +31,6 @@ from pyiceberg.io.pyarrow import (
 )
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.typedef import Record
-from pyiceberg.types import (
-    BinaryType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    PrimitiveType,
-    StringType,
-    TimestampType,
-    TimestamptzType,
-    TimeType,
-    UUIDType,
-)
 from pyiceberg.utils.decimal import unscaled_to_decimal
 
 from distop.lake.layout.hive import PartitionValues, columns_in_files, never_empty
@@ -97,7 +86,7 @@ def statistics_of(
         known = [count for count in counts if count is not None]
         if len(known) == len(counts):
             nulls[field_id] = sum(known)
-        if isinstance(kind, FloatType | DoubleType):
+        if isinstance(kind, iceberg.FloatType | iceberg.DoubleType):
             if path not in nans:
                 continue
             nan_values[field_id] = nans[path]
@@ -105,7 +94,7 @@ def statistics_of(
             continue
         if (found := _extremes(chunks, counts, kind)) is not None:
             least, most = found[0], found[1]
-            if isinstance(kind, StringType | BinaryType) and mode.length is not None:
+            if isinstance(kind, iceberg.StringType | iceberg.BinaryType) and mode.length is not None:
                 least, most = least[: mode.length], _above(most, mode.length)
             lower[field_id] = to_bytes(kind, least)
             if most is not None:
@@ -127,16 +116,16 @@ def _nulls(chunk: pq.ColumnChunkMetaData) -> int | None:
     return known.null_count if known is not None and known.has_null_count else None
 
 
-def _is_comparable(kind: PrimitiveType, units: Any, path: str) -> bool:
+def _is_comparable(kind: iceberg.PrimitiveType, units: Any, path: str) -> bool:
     """Whether the footer's minimum and maximum are bounds for all readers."""
-    if isinstance(kind, TimeType | TimestampType | TimestamptzType):
+    if isinstance(kind, iceberg.TimeType | iceberg.TimestampType | iceberg.TimestamptzType):
         return bool(units.field(path).type.unit == "us")
     # Iceberg's Java library has ordered UUIDs as signed numbers.
-    return not isinstance(kind, UUIDType)
+    return not isinstance(kind, iceberg.UUIDType)
 
 
 def _extremes(
-    chunks: Sequence[pq.ColumnChunkMetaData], nulls: Sequence[int | None], kind: PrimitiveType
+    chunks: Sequence[pq.ColumnChunkMetaData], nulls: Sequence[int | None], kind: iceberg.PrimitiveType
 ) -> tuple[Any, Any] | None:
     """The least and the greatest value; ``None``: there is no value, or a row group does not say.
 
@@ -153,13 +142,13 @@ def _extremes(
     return (min(ends), max(ends)) if ends else None
 
 
-def _plain(raw: Any, kind: PrimitiveType) -> Any:
+def _plain(raw: Any, kind: iceberg.PrimitiveType) -> Any:
     """A physical value in the form that pyiceberg encodes: numbers for dates and times."""
     match kind:
-        case DecimalType():
+        case iceberg.DecimalType():
             unscaled = int.from_bytes(raw, "big", signed=True) if isinstance(raw, bytes) else raw
             return unscaled_to_decimal(unscaled, kind.scale)
-        case StringType():
+        case iceberg.StringType():
             return raw.decode()
     return raw
 

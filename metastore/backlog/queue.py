@@ -28,16 +28,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from distop.errors import (
-    BatchDiffers,
-    BatchLate,
-    Busy,
-    CorruptRecord,
-    InvalidArgument,
-    NotFound,
-    PreconditionFailed,
-    TableNotFound,
-)
+from distop import errors
 from distop.metastore.backlog.batches import (
     DONE,
     FAILED,
@@ -56,13 +47,13 @@ from distop.metastore.backlog.batches import (
     without_failed,
 )
 from distop.metastore.crashpoints import reached
+from distop.metastore.etcd import txn as etcd
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.txn import DeleteRange, Get, KeyValue, Op, Put, Txn, TxnResult, unchanged
 from distop.metastore.etcd.update import update
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.record import decode, encode
 
-Change: TypeAlias = Callable[[OrderingRecord], Awaitable[tuple[OrderingRecord, Txn] | None]]
+Change: TypeAlias = Callable[[OrderingRecord], Awaitable[tuple[OrderingRecord, etcd.Txn] | None]]
 """From the present record to the new one, with further writes; ``None``: nothing
 changes."""
 
@@ -101,7 +92,7 @@ async def enqueue(
     republish: bool = False,
     replace: bool = False,
     rewritten_since: str = "",
-    also: tuple[Put, ...] = (),
+    also: tuple[etcd.Put, ...] = (),
 ) -> Answer:
     """Publish a batch. Idempotent: an equal batch that is already queued or applied stays as it is (B1), also
     if it was published the other way.
@@ -146,14 +137,16 @@ async def enqueue(
         *(op.key for op in also),
     )
 
-    async def decide(read: TxnResult) -> tuple[Txn | None, Answer]:
+    async def decide(read: etcd.TxnResult) -> tuple[etcd.Txn | None, Answer]:
         table, ordering_kv, *own = (read.one(index, key) for index, key in enumerate(wanted))
         entry, applied, waiting, running, failed, done, *written = own
         if not table.exists:
-            raise TableNotFound.named(keys.name)
+            raise errors.TableNotFound.named(keys.name)
         ordering = ordering_of(ordering_kv)
         if batch in ordering.returning or batch in ordering.returning_unordered:
-            raise Busy(f"batch {batch!r} of table {keys.name!r} was rolled back, and is being put back")
+            raise errors.Busy(
+                f"batch {batch!r} of table {keys.name!r} was rolled back, and is being put back"
+            )
         queued = [
             (kv, decode(kv.value, BatchRecord, kv.key))
             for kv in (entry, waiting, running, failed)
@@ -168,9 +161,9 @@ async def enqueue(
                 return None, Answer(became=Queued.ALREADY_APPLIED, operation=last.operation if last else "")
             # Rows that one operation has added with those of other batches cannot be told apart.
             if not replace or last.together > 1:
-                put = Put(keys.ordering, encode(ordering.with_rewritten(batch)))
-                compares = tuple(map(unchanged, (table, ordering_kv, *own)))
-                return Txn(compares, (put,)), Answer(became=Queued.REWRITTEN, operation=last.operation)
+                put = etcd.Put(keys.ordering, encode(ordering.with_rewritten(batch)))
+                compares = tuple(map(etcd.unchanged, (table, ordering_kv, *own)))
+                return etcd.Txn(compares, (put,)), Answer(became=Queued.REWRITTEN, operation=last.operation)
         # An old copy of a request may arrive at any time: when the batch was published again, taken back or
         # forgotten since.
         anyway = republish or replace
@@ -183,7 +176,7 @@ async def enqueue(
         for kv, existing in queued:
             known = known or _queued_before(record, existing, failed=kv is failed, republish=republish)
             if known is None and not is_copy and (existing.operation or not (kv is failed or anyway)):
-                raise BatchDiffers(
+                raise errors.BatchDiffers(
                     f"batch {batch!r} of table {keys.name!r} is "
                     f"{'being applied' if existing.operation else 'queued'} with different content",
                     details={"table": keys.name, "batch": batch, "operation": existing.operation},
@@ -194,13 +187,13 @@ async def enqueue(
         # says what it would be now.
         late = in_order and not anyway and ordering.is_late(batch)
         if late and ordering.late == "reject":
-            raise BatchLate(
+            raise errors.BatchLate(
                 f"table {keys.name!r} takes no late batch, and {batch!r} is one: {ordering.why_late(batch)}",
                 details={"table": keys.name, "batch": batch, "last": ordering.last},
             )
         # An unordered batch has no turn at which somebody could decide.
         if not (in_order or anyway or queued) and ordering.is_forgotten(batch):
-            raise BatchLate(
+            raise errors.BatchLate(
                 f"batch {batch!r} of table {keys.name!r} may have been applied before: batches up to "
                 f"{ordering.forgotten!r} are not remembered by name",
                 hint="if it was not, publish it with --republish",
@@ -215,18 +208,18 @@ async def enqueue(
         if entry in replaced:
             left = without_block(left, batch)
         value = encode(msgspec.structs.replace(entered, anyway=anyway))
-        ops: tuple[Op, ...] = (Put(place.key, value), Put(keys.backlog_index, b"{}"), *also)
-        ops += tuple(DeleteRange(kv.key) for kv in replaced)
-        compares = tuple(map(unchanged, (table, *own)))
+        ops: tuple[etcd.Op, ...] = (etcd.Put(place.key, value), etcd.Put(keys.backlog_index, b"{}"), *also)
+        ops += tuple(etcd.DeleteRange(kv.key) for kv in replaced)
+        compares = tuple(map(etcd.unchanged, (table, *own)))
         if left != ordering:
-            ops += (Put(keys.ordering, encode(left)),)
+            ops += (etcd.Put(keys.ordering, encode(left)),)
         if left != ordering or not in_order or ordering.late == "reject":
-            compares += (unchanged(ordering_kv),)
+            compares += (etcd.unchanged(ordering_kv),)
         reached("enqueue.before")
         late = late and ordering.stops_at(batch)
-        return Txn(compares, ops), Answer(became=Queued.QUEUED, late=late)
+        return etcd.Txn(compares, ops), Answer(became=Queued.QUEUED, late=late)
 
-    reads = [Get(key) for key in wanted]
+    reads = [etcd.Get(key) for key in wanted]
     subject, replied = f"table {keys.name!r}", lambda: reached("enqueue.after")
     return (await update(client, reads, decide, subject=subject, replied=replied))[0]
 
@@ -235,13 +228,13 @@ def _instead(keys: TableKeys, batch: str, record: BatchRecord, ends: Sequence[Ap
     """The batch that replaces the rows of one that was applied."""
     last = max(ends, key=lambda end: end.at, default=None)
     if last is None or last.outcome != "applied":
-        raise NotFound(
+        raise errors.NotFound(
             f"batch {batch!r} of table {keys.name!r} was not applied, as far as is remembered",
             hint=f"publish it: distop backlog add {keys.name} {batch}",
             details={"table": keys.name, "batch": batch},
         )
     if not record.argument and last.batch is None:
-        raise InvalidArgument(
+        raise errors.InvalidArgument(
             f"the argument of batch {batch!r} was not kept", hint="give it", details={"field": "argument"}
         )
     kept = record if record.argument or last.batch is None else last.batch
@@ -279,7 +272,7 @@ async def change_ordering(
     change: Change,
     *,
     request: str,
-    also: tuple[Op, ...] = (),
+    also: tuple[etcd.Op, ...] = (),
 ) -> OrderingRecord:
     """Read the ordering, change it, and write it if it is unchanged since; retry otherwise.
 
@@ -293,10 +286,10 @@ async def change_ordering(
         Written in the same transaction: the audit entry.
     """
 
-    async def decide(read: TxnResult) -> tuple[Txn | None, OrderingRecord]:
+    async def decide(read: etcd.TxnResult) -> tuple[etcd.Txn | None, OrderingRecord]:
         table, kv = read.one(0, keys.table), read.one(1, keys.ordering)
         if not table.exists:
-            raise TableNotFound.named(keys.name)
+            raise errors.TableNotFound.named(keys.name)
         now = ordering_of(kv)
         if request and request in now.decided:
             return None, now
@@ -305,12 +298,12 @@ async def change_ordering(
             return None, now
         decided = [*now.decided, request][-MAX_DECIDED:] if request else now.decided
         record = msgspec.structs.replace(wanted[0], decided=decided)
-        puts = (Put(keys.ordering, encode(record)), Put(keys.backlog_index, b"{}"), *also)
+        puts = (etcd.Put(keys.ordering, encode(record)), etcd.Put(keys.backlog_index, b"{}"), *also)
         reached("ordering.before")
-        return Txn((unchanged(table), unchanged(kv)), puts) + wanted[1], record
+        return etcd.Txn((etcd.unchanged(table), etcd.unchanged(kv)), puts) + wanted[1], record
 
     subject, replied = f"table {keys.name!r}", lambda: reached("ordering.after")
-    reads = (Get(keys.table), Get(keys.ordering))
+    reads = (etcd.Get(keys.table), etcd.Get(keys.ordering))
     return (await update(client, reads, decide, subject=subject, replied=replied))[0]
 
 
@@ -320,7 +313,7 @@ async def set_ordering(
     settings: dict[str, object],
     *,
     request: str,
-    also: tuple[Op, ...] = (),
+    also: tuple[etcd.Op, ...] = (),
 ) -> OrderingRecord:
     """Change the named fields; a late batch that blocks the table is applied if such batches now are (B4).
     Idempotent.
@@ -328,7 +321,7 @@ async def set_ordering(
     Raises :class:`~distop.errors.InvalidArgument` for an invalid value.
     """
 
-    async def change(now: OrderingRecord) -> tuple[OrderingRecord, Txn] | None:
+    async def change(now: OrderingRecord) -> tuple[OrderingRecord, etcd.Txn] | None:
         changed = msgspec.structs.replace(now, **settings)
         if settings.get("before"):
             changed = msgspec.structs.replace(changed, validation=True)
@@ -341,7 +334,7 @@ async def set_ordering(
             changed = msgspec.structs.replace(changed, blocked=None)
         if changed.remember != now.remember:
             changed = msgspec.structs.replace(changed, forget_at=0)
-        return None if changed == now else (changed, Txn())
+        return None if changed == now else (changed, etcd.Txn())
 
     return await change_ordering(client, keys, change, request=request, also=also)
 
@@ -353,7 +346,7 @@ async def open_gate(
     request: str,
     signal: str = "",
     closed_by: str = "",
-    also: tuple[Op, ...] = (),
+    also: tuple[etcd.Op, ...] = (),
 ) -> OrderingRecord:
     """Let the collected batches be applied (B6). Idempotent.
 
@@ -370,18 +363,18 @@ async def open_gate(
         Another request, or a rollback, has closed it since.
     """
 
-    async def change(now: OrderingRecord) -> tuple[OrderingRecord, Txn] | None:
+    async def change(now: OrderingRecord) -> tuple[OrderingRecord, etcd.Txn] | None:
         if signal and signal in now.signals:
             return None
         if closed_by and now.gate == "closed" and now.closed_by != closed_by:
-            raise PreconditionFailed(
+            raise errors.PreconditionFailed(
                 f"the gate of table {keys.name!r} was closed by {now.held_by or 'another request'} meanwhile",
                 hint=f"to have the collected batches applied all the same: distop backlog open {keys.name}",
                 details={"table": keys.name},
             )
         signals = [*now.signals, signal][-MAX_DECIDED:] if signal else now.signals
         changed = msgspec.structs.replace(now.opened(), signals=signals)
-        return None if changed == now else (changed, Txn())
+        return None if changed == now else (changed, etcd.Txn())
 
     return await change_ordering(client, keys, change, request=request, also=also)
 
@@ -394,7 +387,7 @@ async def approve(
     branch: str = "",
     request: str,
     by: str = "",
-    also: tuple[Op, ...] = (),
+    also: tuple[etcd.Op, ...] = (),
 ) -> OrderingRecord:
     """Let the next batch come after this one; if it is staged, let it be published (B7). Its end says by
     whom. Idempotent.
@@ -413,30 +406,30 @@ async def approve(
         Another batch, or branch, waits for approval.
     """
 
-    async def change(now: OrderingRecord) -> tuple[OrderingRecord, Txn] | None:
+    async def change(now: OrderingRecord) -> tuple[OrderingRecord, etcd.Txn] | None:
         if not now.awaiting:
             return None
         if batch and batch != now.awaiting:
-            raise PreconditionFailed(
+            raise errors.PreconditionFailed(
                 f"batch {now.awaiting!r} of table {keys.name!r} waits for approval, not {batch!r}",
                 details={"table": keys.name, "batch": now.awaiting},
             )
         if now.staged is None and not branch:
-            end, approval = await client.get(keys.applied(now.awaiting)), Txn()
+            end, approval = await client.get(keys.applied(now.awaiting)), etcd.Txn()
             if end.exists:  # it may be forgotten, or removed by hand
-                with suppress(CorruptRecord):  # the table must go on without it
+                with suppress(errors.CorruptRecord):  # the table must go on without it
                     done = msgspec.structs.replace(decode(end.value, AppliedRecord, end.key), decided_by=by)
-                    approval = Txn((unchanged(end),), (Put(end.key, encode(done)),))
+                    approval = etcd.Txn((etcd.unchanged(end),), (etcd.Put(end.key, encode(done)),))
             return msgspec.structs.replace(now, awaiting=""), approval
         present = now.staged.branch if now.staged is not None else ""
         if now.staged is None or branch not in ("", present):
-            raise PreconditionFailed(
+            raise errors.PreconditionFailed(
                 f"batch {now.awaiting!r} of table {keys.name!r} waits on branch {present!r}, not {branch!r}",
                 hint=f"look at it again: distop why {keys.name}",
                 details={"table": keys.name, "batch": now.awaiting, "branch": present},
             )
         approved = msgspec.structs.replace(now.staged, approved_by=by)
-        return msgspec.structs.replace(now, awaiting="", staged=approved), Txn()
+        return msgspec.structs.replace(now, awaiting="", staged=approved), etcd.Txn()
 
     return await change_ordering(client, keys, change, request=request, also=also)
 
@@ -450,7 +443,7 @@ async def unblock(
     now: float,
     request: str,
     by: str = "",
-    also: tuple[Op, ...] = (),
+    also: tuple[etcd.Op, ...] = (),
 ) -> OrderingRecord:
     """Decide about a blocked table: retry its batch, or skip the batch for good (B8). The same for a batch
     that is staged: its branch is dropped.
@@ -481,19 +474,19 @@ async def unblock(
         earlier = record.earlier + record.attempts
         return msgspec.structs.replace(record, attempts=0, earlier=earlier, code="", error="")
 
-    async def of_unordered(ordering: OrderingRecord) -> tuple[OrderingRecord, Txn]:
+    async def of_unordered(ordering: OrderingRecord) -> tuple[OrderingRecord, etcd.Txn]:
         entry = await client.get(keys.unordered(FAILED, batch))
         if skip and ordering.held_by and not entry.exists:
             entry = await client.get(keys.unordered(WAITING, batch))
         done = await client.get(keys.unordered(DONE, batch))
-        ops: tuple[Op, ...] = ()
+        ops: tuple[etcd.Op, ...] = ()
         if entry.exists:
             failed = decode(entry.value, BatchRecord, entry.key)
-            waits = Put(keys.unordered(WAITING, batch), encode(again(failed)))
-            ops = (DeleteRange(entry.key), *(_skipped(done, skipped(failed)) if skip else [waits]))
-        return without_failed(ordering, batch), Txn((unchanged(entry), unchanged(done)), ops)
+            waits = etcd.Put(keys.unordered(WAITING, batch), encode(again(failed)))
+            ops = (etcd.DeleteRange(entry.key), *(_skipped(done, skipped(failed)) if skip else [waits]))
+        return without_failed(ordering, batch), etcd.Txn((etcd.unchanged(entry), etcd.unchanged(done)), ops)
 
-    async def change(ordering: OrderingRecord) -> tuple[OrderingRecord, Txn] | None:
+    async def change(ordering: OrderingRecord) -> tuple[OrderingRecord, etcd.Txn] | None:
         if batch and any(one.batch == batch for one in ordering.failed):
             return await of_unordered(ordering)
         block, staged = ordering.blocked, ordering.staged
@@ -507,37 +500,37 @@ async def unblock(
             block = BatchBlock(batch=batch, code=LATE)  # the leader is about to say so, or holds it
         if block is None or (batch and batch != block.batch):
             by = f", but by {block.batch!r}" if block is not None else ""
-            raise PreconditionFailed(
+            raise errors.PreconditionFailed(
                 f"table {keys.name!r} is not blocked{f' by {batch!r}' if batch else ''}{by}",
                 details={"table": keys.name},
             )
         record = msgspec.structs.replace(ordering, blocked=None)
         record = record.unstaged() if record.has_staged(block.batch) else record
-        ops: tuple[Op, ...] = ()
+        ops: tuple[etcd.Op, ...] = ()
         applied = await client.get(keys.applied(block.batch))
         if entry.exists:
             queued = decode(entry.value, BatchRecord, entry.key)
             if skip:
-                ops = (DeleteRange(entry.key), *_skipped(applied, skipped(queued)))
+                ops = (etcd.DeleteRange(entry.key), *_skipped(applied, skipped(queued)))
             else:
                 anyway = queued.anyway or block.code == LATE
                 waits = msgspec.structs.replace(again(queued), anyway=anyway, in_doubt=False)
-                ops = (Put(entry.key, encode(waits)),)
+                ops = (etcd.Put(entry.key, encode(waits)),)
         if skip:
             record = record.done_with(block.batch)
-        return record, Txn((unchanged(entry), unchanged(applied)), ops)
+        return record, etcd.Txn((etcd.unchanged(entry), etcd.unchanged(applied)), ops)
 
     return await change_ordering(client, keys, change, request=request, also=also)
 
 
-def _skipped(end: KeyValue, skipped: AppliedRecord) -> list[Put]:
+def _skipped(end: etcd.KeyValue, skipped: AppliedRecord) -> list[etcd.Put]:
     """What becomes of a skipped batch; nothing if it was applied before: its rows stay in the table."""
     before = decode(end.value, AppliedRecord, end.key) if end.exists else None
-    return [] if before is not None and before.outcome == "applied" else [Put(end.key, encode(skipped))]
+    return [] if before is not None and before.outcome == "applied" else [etcd.Put(end.key, encode(skipped))]
 
 
 async def take_back(
-    client: EtcdClient, keys: TableKeys, batch: str, *, request: str, also: tuple[Op, ...] = ()
+    client: EtcdClient, keys: TableKeys, batch: str, *, request: str, also: tuple[etcd.Op, ...] = ()
 ) -> OrderingRecord:
     """Remove a batch that is not applied yet, as if it had never been published. Idempotent.
 
@@ -550,26 +543,26 @@ async def take_back(
     """
     places = (keys.backlog(batch), *(keys.unordered(state, batch) for state in (WAITING, FAILED, RUNNING)))
 
-    async def change(now: OrderingRecord) -> tuple[OrderingRecord, Txn] | None:
-        read = await client.read_at_once([Get(key) for key in places])
+    async def change(now: OrderingRecord) -> tuple[OrderingRecord, etcd.Txn] | None:
+        read = await client.read_at_once([etcd.Get(key) for key in places])
         found = [read.one(index, key) for index, key in enumerate(places)]
         existing = [(kv, decode(kv.value, BatchRecord, kv.key)) for kv in found if kv.exists]
         if not existing:
-            raise NotFound(
+            raise errors.NotFound(
                 f"no batch {batch!r} of table {keys.name!r} waits",
                 hint=f"list waiting batches: distop backlog ls {keys.name}",
                 details={"table": keys.name, "batch": batch},
             )
         operation = next((record.operation for _, record in existing if record.operation), "")
         if operation:
-            raise PreconditionFailed(
+            raise errors.PreconditionFailed(
                 f"batch {batch!r} of table {keys.name!r} is being applied by {operation}",
                 hint=f"cancel that first: distop cancel {operation}",
                 details={"table": keys.name, "batch": batch, "operation": operation},
             )
         left = without_block(without_failed(now, batch), batch)
         left = left.unstaged() if left.has_staged(batch) else left
-        deletes = tuple(DeleteRange(kv.key) for kv, _ in existing)
-        return left, Txn(tuple(unchanged(kv) for kv in found), deletes)
+        deletes = tuple(etcd.DeleteRange(kv.key) for kv, _ in existing)
+        return left, etcd.Txn(tuple(etcd.unchanged(kv) for kv in found), deletes)
 
     return await change_ordering(client, keys, change, request=request, also=also)

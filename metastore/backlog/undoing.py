@@ -28,8 +28,8 @@ from distop.metastore.backlog.batches import (
     without_block,
     without_failed,
 )
+from distop.metastore.etcd import txn as etcd
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.txn import DeleteRange, Get, KeyValue, Op, Put, Txn, unchanged
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.names import OperationId, prefix_end
 from distop.metastore.records.operation import RequestRecord
@@ -86,7 +86,7 @@ class Undoing:
     """All that is part of it then."""
 
 
-async def undoing(client: EtcdClient, keys: TableKeys, moved: Undoing, *, by: str, now: float) -> Txn:
+async def undoing(client: EtcdClient, keys: TableKeys, moved: Undoing, *, by: str, now: float) -> etcd.Txn:
     """The part of the transaction that moves the main branch.
 
     Raises
@@ -98,7 +98,7 @@ async def undoing(client: EtcdClient, keys: TableKeys, moved: Undoing, *, by: st
     Conflict
         A batch that comes back is being applied again.
     """
-    read = await client.read_at_once([Get(keys.ordering), Get(keys.undone)])
+    read = await client.read_at_once([etcd.Get(keys.ordering), etcd.Get(keys.undone)])
     ordering_kv, undone_kv = read.one(0, keys.ordering), read.one(1, keys.undone)
     txn = _requests(keys, undone_kv, moved, by=by, now=now)
     gone, back, left = moved.gone, moved.back, moved.left
@@ -119,7 +119,9 @@ async def undoing(client: EtcdClient, keys: TableKeys, moved: Undoing, *, by: st
     value = encode(changed)
     if len(value) > MAX_UNDONE_BYTES:
         raise _too_many(f"{len(returning) + len(unordered):,} batches")
-    put = Txn((unchanged(ordering_kv),), (Put(keys.ordering, value), Put(keys.backlog_index, b"{}")))
+    put = etcd.Txn(
+        (etcd.unchanged(ordering_kv),), (etcd.Put(keys.ordering, value), etcd.Put(keys.backlog_index, b"{}"))
+    )
     return txn + put + again
 
 
@@ -130,7 +132,7 @@ def _returning(gone: Mapping[str, str], left: Mapping[str, str]) -> dict[str, Re
     }
 
 
-def _requests(keys: TableKeys, kv: KeyValue, moved: Undoing, *, by: str, now: float) -> Txn:
+def _requests(keys: TableKeys, kv: etcd.KeyValue, moved: Undoing, *, by: str, now: float) -> etcd.Txn:
     """The part for the requests: what the last operation of each has written is in the table, what an earlier
     one has, or nothing."""
     known = decode(kv.value, UndoneRecord, kv.key).requests if kv.exists else {}
@@ -148,11 +150,11 @@ def _requests(keys: TableKeys, kv: KeyValue, moved: Undoing, *, by: str, now: fl
         if left.get(name) != one.operation
     }
     if not (requests or kv.exists):
-        return Txn()
+        return etcd.Txn()
     value = encode(UndoneRecord(requests=requests))
     if len(value) > MAX_UNDONE_BYTES:
         raise _too_many(f"{len(requests):,} requests that are still remembered")
-    return Txn((unchanged(kv),), (Put(keys.undone, value),))
+    return etcd.Txn((etcd.unchanged(kv),), (etcd.Put(keys.undone, value),))
 
 
 def _too_many(what: str) -> PreconditionFailed:
@@ -165,7 +167,7 @@ def _too_many(what: str) -> PreconditionFailed:
 
 async def _applied_again(
     client: EtcdClient, keys: TableKeys, ordering: OrderingRecord, moved: Undoing, now: float
-) -> tuple[OrderingRecord, Txn]:
+) -> tuple[OrderingRecord, etcd.Txn]:
     """The part for batches that come back: where they wait again they must not be applied twice."""
     gone, back = moved.gone, moved.back
     ways = (True, gone.batches, back.batches), (False, gone.unordered, back.unordered)
@@ -181,14 +183,14 @@ async def _applied_again(
             hint="go forward to an earlier snapshot first",
             details={"field": "snapshot"},
         )
-    wanted = [Get(key) for _, _, own in places for key in own]
+    wanted = [etcd.Get(key) for _, _, own in places for key in own]
     read = await client.read_at_once(wanted) if wanted else None
-    txn, index = Txn(), 0
+    txn, index = etcd.Txn(), 0
     for name, operation, own in places:
         assert read is not None
         end, *open_ones = (read.one(index + at, key) for at, key in enumerate(own))
         index += len(own)
-        txn += Txn(tuple(unchanged(kv) for kv in (end, *open_ones)))
+        txn += etcd.Txn(tuple(etcd.unchanged(kv) for kv in (end, *open_ones)))
         waits = [decode(kv.value, BatchRecord, kv.key) for kv in open_ones if kv.exists]
         if running := next((record.operation for record in waits if record.operation), ""):
             raise Conflict(f"batch {name!r} of table {keys.name!r} is being applied by {running}")
@@ -197,7 +199,10 @@ async def _applied_again(
             continue  # it had not been put back yet
         record = waits[0] if waits else BatchRecord(type="")
         done = AppliedRecord.of(OperationId.parse(operation), record, now)
-        txn += Txn((), (*(DeleteRange(kv.key) for kv in open_ones if kv.exists), Put(end.key, encode(done))))
+        txn += etcd.Txn(
+            (),
+            (*(etcd.DeleteRange(kv.key) for kv in open_ones if kv.exists), etcd.Put(end.key, encode(done))),
+        )
         if name in back.batches:
             ordering = ordering.done_with(name)
     return ordering, txn
@@ -210,7 +215,7 @@ def batch_keys(keys: TableKeys, batch: str, *, ordered: bool) -> tuple[bytes, ..
     return tuple(keys.unordered(state, batch) for state in (DONE, WAITING, RUNNING, FAILED))
 
 
-async def put_back(client: EtcdClient, keys: TableKeys, ordering_kv: KeyValue) -> Txn:
+async def put_back(client: EtcdClient, keys: TableKeys, ordering_kv: etcd.KeyValue) -> etcd.Txn:
     """The transaction that lets some of the batches wait again that a rollback has taken out.
 
     One that was queued meanwhile stays as it is, but replaces no rows that are gone. One that was not kept
@@ -220,9 +225,9 @@ async def put_back(client: EtcdClient, keys: TableKeys, ordering_kv: KeyValue) -
     some = [(name, True) for name in sorted(ordering.returning, key=str.encode)]
     some = [*some, *((name, False) for name in sorted(ordering.returning_unordered))][:_BITE]
     reads = [key for name, ordered in some for key in batch_keys(keys, name, ordered=ordered)]
-    read = await client.read_at_once([Get(key) for key in reads])
+    read = await client.read_at_once([etcd.Get(key) for key in reads])
     left, left_unordered = dict(ordering.returning), dict(ordering.returning_unordered)
-    txn, index = Txn((unchanged(ordering_kv),)), 0
+    txn, index = etcd.Txn((etcd.unchanged(ordering_kv),)), 0
     for name, ordered in some:
         own = batch_keys(keys, name, ordered=ordered)
         end, *open_ones = (read.one(index + at, key) for at, key in enumerate(own))
@@ -231,23 +236,23 @@ async def put_back(client: EtcdClient, keys: TableKeys, ordering_kv: KeyValue) -
         record = decode(end.value, AppliedRecord, end.key) if end.exists else None
         if record is None or record.operation != one.operation:
             continue  # applied again since
-        ops: tuple[Op, ...] = (DeleteRange(end.key),)
+        ops: tuple[etcd.Op, ...] = (etcd.DeleteRange(end.key),)
         if one.still:
-            ops = (Put(end.key, encode(record.by_earlier(one.still))),)
+            ops = (etcd.Put(end.key, encode(record.by_earlier(one.still))),)
         elif record.batch is not None and not any(kv.exists for kv in open_ones):
             # Its place in the order is behind it: it was applied there before.
             again = msgspec.structs.replace(record.batch, anyway=True)
-            ops += (Put(open_ones[0].key, encode(_instead_of(again, one.still))),)
+            ops += (etcd.Put(open_ones[0].key, encode(_instead_of(again, one.still))),)
         for kv in open_ones:
             if kv.exists:
                 waiting = decode(kv.value, BatchRecord, kv.key)
                 if waiting.argument.get(REPLACES) == one.operation:
-                    ops += (Put(kv.key, encode(_instead_of(waiting, one.still))),)
-        txn += Txn(tuple(unchanged(kv) for kv in (end, *open_ones)), ops)
+                    ops += (etcd.Put(kv.key, encode(_instead_of(waiting, one.still))),)
+        txn += etcd.Txn(tuple(etcd.unchanged(kv) for kv in (end, *open_ones)), ops)
     changed = msgspec.structs.replace(ordering, returning=left, returning_unordered=left_unordered)
     if not left and ordering.returning:
         changed = msgspec.structs.replace(changed, last=await _last(client, keys, ordering))
-    return txn + Txn((), (Put(keys.ordering, encode(changed)), Put(keys.backlog_index, b"{}")))
+    return txn + etcd.Txn((), (etcd.Put(keys.ordering, encode(changed)), etcd.Put(keys.backlog_index, b"{}")))
 
 
 def _instead_of(batch: BatchRecord, operation: str) -> BatchRecord:

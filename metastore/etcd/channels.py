@@ -19,21 +19,10 @@ import grpc
 import grpc.aio
 from aetcd.rpc import kv_pb2, rpc_pb2, rpc_pb2_grpc
 
-from distop.errors import (
-    Busy,
-    Compacted,
-    DistopError,
-    EtcdDenied,
-    EtcdOutOfSpace,
-    EtcdUnavailable,
-    FutureRevision,
-    InvalidArgument,
-    LeaseLost,
-    OutcomeUnknown,
-)
+from distop import errors
+from distop.metastore.etcd import txn as etcd
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.deadline import deadline
-from distop.metastore.etcd.txn import Compare, Get, KeyValue, Op, OpResult, Put, Txn, TxnResult
 from distop.process.secret import Secret
 from distop.process.threads import check_not_forked
 
@@ -84,21 +73,21 @@ JUDGED_FOR_S = 60.0
 """How long the version of a member is remembered: another one may be started in its place."""
 
 
-def txn_message(txn: Txn) -> Any:
+def txn_message(txn: etcd.Txn) -> Any:
     """A transaction, nested ones included."""
     message = rpc_pb2.TxnRequest()
     _fill_txn(message, txn)
     return message
 
 
-def _fill_txn(message: Any, txn: Txn) -> None:
+def _fill_txn(message: Any, txn: etcd.Txn) -> None:
     for compare in txn.compares:
         _fill_compare(message.compare.add(), compare)
     _fill_ops(message.success, txn.then)
     _fill_ops(message.failure, txn.otherwise)
 
 
-def _fill_compare(message: Any, compare: Compare) -> None:
+def _fill_compare(message: Any, compare: etcd.Compare) -> None:
     target, field = _TARGETS[compare.target]
     message.key, message.target = compare.key, target  # result: EQUAL is the default
     if compare.end:
@@ -106,17 +95,17 @@ def _fill_compare(message: Any, compare: Compare) -> None:
     setattr(message, field, compare.expected)
 
 
-def _fill_ops(messages: Any, ops: Iterable[Op]) -> None:
+def _fill_ops(messages: Any, ops: Iterable[etcd.Op]) -> None:
     for op in ops:
         message = messages.add()
-        if type(op) is Put:
+        if type(op) is etcd.Put:
             message = message.request_put
             message.key, message.value = op.key, op.value
             if op.lease:
                 message.lease = op.lease
-        elif type(op) is Txn:
+        elif type(op) is etcd.Txn:
             _fill_txn(message.request_txn, op)
-        elif type(op) is Get:
+        elif type(op) is etcd.Get:
             message = message.request_range
             message.key, message.range_end = op.key, op.end
             message.keys_only, message.limit = op.keys_only, op.limit
@@ -126,14 +115,16 @@ def _fill_ops(messages: Any, ops: Iterable[Op]) -> None:
             message.key, message.range_end = op.key, op.end
 
 
-def key_value(message: kv_pb2.KeyValue) -> KeyValue:
+def key_value(message: kv_pb2.KeyValue) -> etcd.KeyValue:
     """One key as etcd describes it."""
-    return KeyValue(message.key, message.value, message.mod_revision, message.create_revision, message.lease)
+    return etcd.KeyValue(
+        message.key, message.value, message.mod_revision, message.create_revision, message.lease
+    )
 
 
-def txn_result(response: Any, revision: int) -> TxnResult:
+def txn_result(response: Any, revision: int) -> etcd.TxnResult:
     """``revision`` is that of the outermost header; nested responses have none of their own."""
-    results: list[OpResult] = []
+    results: list[etcd.OpResult] = []
     counts: list[int] = []
     for item in response.responses:
         kind, count = item.WhichOneof("response"), 0
@@ -148,7 +139,7 @@ def txn_result(response: Any, revision: int) -> TxnResult:
         else:
             results.append(int(item.response_delete_range.deleted))
         counts.append(count)
-    return TxnResult(response.succeeded, revision, tuple(results), tuple(counts))
+    return etcd.TxnResult(response.succeeded, revision, tuple(results), tuple(counts))
 
 
 def is_transient(error: Failure) -> bool:
@@ -168,7 +159,7 @@ def says_token_is_old(error: Failure) -> bool:
     return not isinstance(error, TimeoutError) and _says(error, _OLD_TOKEN)
 
 
-def translated(error: Failure, *, in_doubt: bool, endpoint: str) -> DistopError:
+def translated(error: Failure, *, in_doubt: bool, endpoint: str) -> errors.DistopError:
     """The failure as an error of distop.
 
     Parameters
@@ -182,23 +173,23 @@ def translated(error: Failure, *, in_doubt: bool, endpoint: str) -> DistopError:
         code, text = error.code(), error.details() or ""
     where = {"endpoint": endpoint}
     if "space exceeded" in text:
-        return EtcdOutOfSpace(details=where)
+        return errors.EtcdOutOfSpace(details=where)
     if "compacted" in text:
-        return Compacted(text, details=where)
+        return errors.Compacted(text, details=where)
     if "lease not found" in text:
-        return LeaseLost(text, details=where)
+        return errors.LeaseLost(text, details=where)
     if any(refusal in text for refusal in _REFUSALS):
-        return EtcdDenied(f"etcd at {endpoint} refuses this user: {text}", details=where)
+        return errors.EtcdDenied(f"etcd at {endpoint} refuses this user: {text}", details=where)
     if "future revision" in text:
-        return FutureRevision(text, details=where)
+        return errors.FutureRevision(text, details=where)
     if code is grpc.StatusCode.INVALID_ARGUMENT:
-        return InvalidArgument(f"etcd refuses the request: {text}", details=where)
+        return errors.InvalidArgument(f"etcd refuses the request: {text}", details=where)
     # A too large answer is refused on this side, after etcd has executed the request.
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED and not (in_doubt and "Received message larger" in text):
-        return Busy(f"etcd at {endpoint}: {text}", details=where)
+        return errors.Busy(f"etcd at {endpoint}: {text}", details=where)
     if in_doubt:
-        return OutcomeUnknown(f"etcd at {endpoint} gave no answer to a write: {text}", details=where)
-    return EtcdUnavailable(f"etcd at {endpoint} does not answer: {text}", details=where)
+        return errors.OutcomeUnknown(f"etcd at {endpoint} gave no answer to a write: {text}", details=where)
+    return errors.EtcdUnavailable(f"etcd at {endpoint} does not answer: {text}", details=where)
 
 
 def _says(error: grpc.aio.AioRpcError, texts: tuple[str, ...]) -> bool:
@@ -218,7 +209,7 @@ class MemberStubs:
         self.maintenance: Any = rpc_pb2_grpc.MaintenanceStub(channel)
         self._reads_in_txns, self._judged_at = False, -math.inf
 
-    async def read_txn(self, reading: Txn, *, metadata: Any, timeout: float) -> TxnResult:
+    async def read_txn(self, reading: etcd.Txn, *, metadata: Any, timeout: float) -> etcd.TxnResult:
         """The result of a transaction that only reads. Some versions (see :func:`reads_in_txns`) get it
         nested in another one: that never counts as one that only reads, and goes through the log."""
         now = asyncio.get_running_loop().time()
@@ -231,7 +222,7 @@ class MemberStubs:
                     raise
                 version = ""  # some give it to root only
             self._reads_in_txns, self._judged_at = reads_in_txns(version), now
-        sent = reading if self._reads_in_txns else Txn(then=(reading,))
+        sent = reading if self._reads_in_txns else etcd.Txn(then=(reading,))
         reply = await self.kv.Txn(txn_message(sent), metadata=metadata, timeout=timeout)
         result = txn_result(reply, reply.header.revision)
         return result if sent is reading else result.nested(0)
@@ -284,7 +275,7 @@ def _content(path: str) -> bytes:
     try:
         return Path(path).read_bytes()
     except OSError as error:  # perhaps it is being replaced
-        raise EtcdUnavailable(f"a certificate, key or CA for etcd cannot be read: {error}") from None
+        raise errors.EtcdUnavailable(f"a certificate, key or CA for etcd cannot be read: {error}") from None
 
 
 def authenticate_request(config: EtcdConfig) -> rpc_pb2.AuthenticateRequest:
@@ -330,7 +321,7 @@ class MemberConnections:
     def stubs(self) -> MemberStubs:
         """The services of the present member."""
         if self._closed:
-            raise EtcdUnavailable("the etcd client is closed")
+            raise errors.EtcdUnavailable("the etcd client is closed")
         stubs = self._stubs.get(self.endpoint)
         if stubs is None:
             stubs = self._stubs[self.endpoint] = MemberStubs(open_channel(self._config, self.endpoint))
@@ -382,7 +373,7 @@ class MemberConnections:
                 if task is None or task.cancelling() or not self._closed:
                     raise
                 # The task was not cancelled: gRPC cancels the calls of a channel that is closed.
-                failure = OutcomeUnknown if writes and sent else EtcdUnavailable
+                failure = errors.OutcomeUnknown if writes and sent else errors.EtcdUnavailable
                 raise failure("the etcd client was closed") from None
             except (grpc.aio.AioRpcError, TimeoutError) as error:
                 if self._config.user and not reauthenticated and says_token_is_old(error):

@@ -26,17 +26,10 @@ from cachetools import LRUCache
 from msgspec import structs
 
 from distop.errors import Busy, Compacted, EtcdOutOfSpace, LeaseLost, OutcomeUnknown
-from distop.metastore.etcd.channels import (
-    MemberConnections,
-    MemberStubs,
-    key_value,
-    translated,
-    txn_message,
-    txn_result,
-)
+from distop.metastore.etcd import channels
+from distop.metastore.etcd import txn as etcd
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.together import Together
-from distop.metastore.etcd.txn import MAX_OPS, DeleteRange, Get, KeyValue, Put, Txn, TxnResult
 from distop.metastore.records.names import prefix_end
 
 WIDE = 4
@@ -51,7 +44,7 @@ MOST_CACHED = 10_000
 END_OF_STREAM: Any = grpc.aio.EOF  # type: ignore[attr-defined]
 """The value of a stream read at its end; missing from the published stubs."""
 
-MAX_READS = MAX_OPS - 1
+MAX_READS = etcd.MAX_OPS - 1
 """Keys or ranges that are read by one request; a nested transaction counts as one."""
 
 READS_AT_ONCE = 4
@@ -119,7 +112,7 @@ def _in_common(one: bytes, other: bytes) -> int:
 class RangePage:
     """Keys read together. ``more``: the limit truncated it. ``revision``: the revision that was read."""
 
-    kvs: list[KeyValue]
+    kvs: list[etcd.KeyValue]
     revision: int
     more: bool
     count: int = 0
@@ -130,7 +123,7 @@ class RangePage:
 class Listing:
     """All keys of a prefix at ``revision``, in key order."""
 
-    kvs: list[KeyValue]
+    kvs: list[etcd.KeyValue]
     revision: int
 
 
@@ -140,7 +133,7 @@ class EtcdClient:
     def __init__(self, config: EtcdConfig) -> None:
         self.config = config
         self.keyspace = config.keyspace
-        self.members = MemberConnections(config)
+        self.members = channels.MemberConnections(config)
         self._together = Together(self._send_txn, config.keyspace.is_in_lane)
         self.first_windows: LRUCache[bytes, bytes] = LRUCache(MOST_CACHED)
         """The end of the first window of a long range, by the start of the range. Finding it makes etcd count
@@ -152,7 +145,7 @@ class EtcdClient:
 
     # -- reads ---------------------------------------------------------------------------------------
 
-    async def get(self, key: bytes, *, revision: int = 0) -> KeyValue:
+    async def get(self, key: bytes, *, revision: int = 0) -> etcd.KeyValue:
         """One key (linearizable); :meth:`KeyValue.missing` if it does not exist.
 
         Parameters
@@ -161,7 +154,7 @@ class EtcdClient:
             Read as of this revision; 0 = now. Raises :class:`~distop.errors.Compacted` if it is gone.
         """
         page = await self.get_range(key, b"", revision=revision)
-        return page.kvs[0] if page.kvs else KeyValue.missing(key)
+        return page.kvs[0] if page.kvs else etcd.KeyValue.missing(key)
 
     async def get_range(
         self,
@@ -197,7 +190,9 @@ class EtcdClient:
 
     async def _range(self, request: Any, timeout_s: float | None = None) -> RangePage:
         reply = await self._call(lambda c: c.kv.Range, request, writes=False, timeout_s=timeout_s)
-        return RangePage([key_value(kv) for kv in reply.kvs], reply.header.revision, reply.more, reply.count)
+        return RangePage(
+            [channels.key_value(kv) for kv in reply.kvs], reply.header.revision, reply.more, reply.count
+        )
 
     async def pages(
         self, start: bytes, end: bytes, *, limit: int, revision: int = 0, keys_only: bool = False
@@ -238,7 +233,7 @@ class EtcdClient:
             return await self._scan(prefix, end or prefix_end(prefix), revision, keys_only, page)
 
     async def _scan(self, start: bytes, end: bytes, revision: int, keys_only: bool, page: int) -> Listing:
-        kvs: list[KeyValue] = []
+        kvs: list[etcd.KeyValue] = []
         windows, more = Windows(start, end, page), True
         while more:
             part = await self._window(windows, page, revision, keys_only)
@@ -252,7 +247,7 @@ class EtcdClient:
 
     # -- writes --------------------------------------------------------------------------------------
 
-    async def txn(self, txn: Txn, *, timeout_s: float | None = None) -> TxnResult:
+    async def txn(self, txn: etcd.Txn, *, timeout_s: float | None = None) -> etcd.TxnResult:
         """Run one transaction, alone, or batched with others if it has a lane.
 
         Raises
@@ -266,19 +261,19 @@ class EtcdClient:
             A lease in one of its puts has expired; nothing happened.
         """
         if txn.then and not txn.compares:
-            gets = [op for op in txn.then if isinstance(op, Get)]
+            gets = [op for op in txn.then if isinstance(op, etcd.Get)]
             if len(gets) == len(txn.then):
                 return await self._read_together(gets, 0, timeout_s)
         if txn.lane:
             return await self._together.txn(txn, timeout_s or self.config.timeout_s)
         return await self._send_txn(txn, timeout_s)
 
-    async def _send_txn(self, txn: Txn, timeout_s: float | None) -> TxnResult:
-        message = txn_message(txn)
+    async def _send_txn(self, txn: etcd.Txn, timeout_s: float | None) -> etcd.TxnResult:
+        message = channels.txn_message(txn)
         reply = await self._call(lambda c: c.kv.Txn, message, writes=txn.writes(), timeout_s=timeout_s)
-        return txn_result(reply, reply.header.revision)
+        return channels.txn_result(reply, reply.header.revision)
 
-    async def read_at_once(self, gets: Sequence[Get], *, revision: int = 0) -> TxnResult:
+    async def read_at_once(self, gets: Sequence[etcd.Get], *, revision: int = 0) -> etcd.TxnResult:
         """Several keys or ranges, at most :data:`MAX_READS`, at one revision (0: now), in one request.
 
         Where etcd survives a transaction that only reads, it writes nothing; elsewhere it costs an entry in
@@ -286,22 +281,26 @@ class EtcdClient:
         """
         return await self._read_together(gets, revision, None)
 
-    async def _read_together(self, gets: Sequence[Get], revision: int, timeout_s: float | None) -> TxnResult:
+    async def _read_together(
+        self, gets: Sequence[etcd.Get], revision: int, timeout_s: float | None
+    ) -> etcd.TxnResult:
         if len(gets) == 1:
             return await self._read_each(gets, revision, timeout_s)
         wanted = [structs.replace(get, revision=revision) for get in gets] if revision else gets
-        reading = Txn(then=tuple(wanted))
+        reading = etcd.Txn(then=tuple(wanted))
         try:
             read = await self._call(lambda c: c.read_txn, reading, writes=False, timeout_s=timeout_s)
         except (Busy, EtcdOutOfSpace):  # a full etcd refuses an entry in its log, and can still be read
             return await self._read_each(gets, revision, timeout_s)
-        return TxnResult(True, revision or read.revision, read.results, read.counts)
+        return etcd.TxnResult(True, revision or read.revision, read.results, read.counts)
 
-    async def _read_each(self, gets: Sequence[Get], revision: int, timeout_s: float | None) -> TxnResult:
+    async def _read_each(
+        self, gets: Sequence[etcd.Get], revision: int, timeout_s: float | None
+    ) -> etcd.TxnResult:
         """Read keys or ranges by a request for each, at one revision. At the present revision (0), the first
         reply tells which one that is, so all other requests wait for it."""
 
-        async def read(get: Get, revision: int) -> RangePage:
+        async def read(get: etcd.Get, revision: int) -> RangePage:
             request = rpc_pb2.RangeRequest(
                 key=get.key,
                 range_end=get.end,
@@ -322,10 +321,10 @@ class EtcdClient:
             else:
                 pages = (first, *others)
                 counts = tuple(page.count for page in pages)
-                return TxnResult(True, at, tuple(page.kvs for page in pages), counts)
+                return etcd.TxnResult(True, at, tuple(page.kvs for page in pages), counts)
         raise AssertionError("unreachable: the last try returns or raises")
 
-    async def read_in_lane(self, gets: Sequence[Get], lane: bytes) -> TxnResult:
+    async def read_in_lane(self, gets: Sequence[etcd.Get], lane: bytes) -> etcd.TxnResult:
         """Read keys of one lane at one revision, in one request with concurrent reads and writes of others.
 
         All keys must be of the lane (see :class:`Txn`): then every write in the lane after the result's
@@ -333,13 +332,15 @@ class EtcdClient:
 
         Raises :class:`~distop.errors.Compacted` if the revision of one of them is gone.
         """
-        reading = Txn(then=(Txn(then=tuple(gets)),), lane=lane)  # nested: not every etcd survives others
+        reading = etcd.Txn(
+            then=(etcd.Txn(then=tuple(gets)),), lane=lane
+        )  # nested: not every etcd survives others
         try:
             return (await self._together.txn(reading, self.config.timeout_s)).nested(0)
         except (Busy, OutcomeUnknown):
             return await self.read_at_once(gets)  # reading again is harmless
 
-    async def read_many(self, gets: Sequence[Get], *, revision: int = 0) -> TxnResult:
+    async def read_many(self, gets: Sequence[etcd.Get], *, revision: int = 0) -> etcd.TxnResult:
         """Any number of keys or ranges at one revision, :data:`MAX_READS` in a request.
 
         Raises :class:`~distop.errors.Compacted` if that revision is compacted between two requests.
@@ -355,15 +356,15 @@ class EtcdClient:
             for read in await asyncio.gather(*reads):
                 results += read.results
                 counts += read.counts
-        return TxnResult(True, first.revision, tuple(results), tuple(counts))
+        return etcd.TxnResult(True, first.revision, tuple(results), tuple(counts))
 
     async def put(self, key: bytes, value: bytes, *, lease: int = 0) -> int:
         """Write one key; return the revision of the write. Errors as of :meth:`txn`."""
-        return (await self.txn(Txn(then=(Put(key, value, lease),)))).revision
+        return (await self.txn(etcd.Txn(then=(etcd.Put(key, value, lease),)))).revision
 
     async def delete(self, key: bytes, end: bytes = b"") -> int:
         """Delete a key or a range; return how many keys there were. Errors as of :meth:`txn`."""
-        result = (await self.txn(Txn(then=(DeleteRange(key, end),)))).results[0]
+        result = (await self.txn(etcd.Txn(then=(etcd.DeleteRange(key, end),)))).results[0]
         return result if isinstance(result, int) else 0
 
     # -- leases --------------------------------------------------------------------------------------
@@ -410,7 +411,9 @@ class EtcdClient:
         :class:`~distop.errors.EtcdUnavailable` when the stream breaks.
         """
 
-        async def caught_up(stubs: MemberStubs, metadata: Any, share: float) -> tuple[MemberStubs, Any, str]:
+        async def caught_up(
+            stubs: channels.MemberStubs, metadata: Any, share: float
+        ) -> tuple[channels.MemberStubs, Any, str]:
             # The member that answers a linearizable read has all earlier writes; another one may lag behind.
             endpoint, request = self.members.endpoint, rpc_pb2.RangeRequest(key=self.keyspace.prefix)
             await stubs.kv.Range(request, metadata=metadata, timeout=share)
@@ -422,7 +425,7 @@ class EtcdClient:
             async for piece in call:
                 yield piece.blob
         except grpc.aio.AioRpcError as error:
-            raise translated(error, in_doubt=False, endpoint=endpoint) from error
+            raise channels.translated(error, in_doubt=False, endpoint=endpoint) from error
         finally:
             call.cancel()
 
@@ -444,13 +447,13 @@ class EtcdClient:
 
     async def _call(
         self,
-        method: Callable[[MemberStubs], Any],
+        method: Callable[[channels.MemberStubs], Any],
         request: Any,
         *,
         writes: bool,
         timeout_s: float | None = None,
     ) -> Any:
-        async def once(stubs: MemberStubs, metadata: Any, timeout: float) -> Any:
+        async def once(stubs: channels.MemberStubs, metadata: Any, timeout: float) -> Any:
             return await method(stubs)(request, metadata=metadata, timeout=timeout)
 
         return await self.members.call(once, writes=writes, timeout_s=timeout_s)
@@ -477,13 +480,13 @@ async def first_of(
     return RangePage(kvs[:limit], revision, not over or len(kvs) > limit)
 
 
-def beginning(client: EtcdClient, start: bytes, end: bytes, limit: int) -> Get:
+def beginning(client: EtcdClient, start: bytes, end: bytes, limit: int) -> etcd.Get:
     """A read of the first keys of a range, to combine with others: sufficient if :func:`was_enough` says
     so."""
-    return Get(start, client.first_windows.get(start, b"") or end, limit=limit)
+    return etcd.Get(start, client.first_windows.get(start, b"") or end, limit=limit)
 
 
-def was_enough(get: Get, end: bytes, found: int, count: int) -> bool:
+def was_enough(get: etcd.Get, end: bytes, found: int, count: int) -> bool:
     """Whether this many keys are all that was requested, or all there are, and were read cheaply; otherwise
     use :func:`first_of`. ``count`` is the number of keys in the range of ``get``."""
     return count <= LONG and (found == get.limit or get.end == end)

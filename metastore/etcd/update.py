@@ -15,16 +15,7 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from tenacity import (
-    AsyncRetrying,
-    RetryCallState,
-    TryAgain,
-    retry_if_exception,
-    retry_if_exception_type,
-    stop_after_attempt,
-    stop_after_delay,
-    stop_any,
-)
+import tenacity
 from tenacity import wait_random_exponential as backoff
 from tenacity.stop import stop_base
 
@@ -116,11 +107,13 @@ async def settle(
         return isinstance(error, DistopError) and (doubt or (patience_s is not None and _may_pass(error)))
 
     if patience_s is None:
-        stop = stop_any(
-            stop_after_attempt(MAX_TRIES - 1), stop_after_delay(4 * client.config.timeout_s), _TooLate()
+        stop = tenacity.stop_any(
+            tenacity.stop_after_attempt(MAX_TRIES - 1),
+            tenacity.stop_after_delay(4 * client.config.timeout_s),
+            _TooLate(),
         )
     else:
-        stop = stop_any(stop_after_delay(patience_s), _TooLate())
+        stop = tenacity.stop_any(tenacity.stop_after_delay(patience_s), _TooLate())
     try:
         try:
             return await send()  # nearly always enough
@@ -129,9 +122,9 @@ async def settle(
                 raise
         await asyncio.sleep(random.uniform(0.0, 0.02))
         wait = backoff(multiplier=0.02, max=1.0)
-        return await AsyncRetrying(retry=retry_if_exception(goes_on), wait=wait, stop=stop, reraise=True)(
-            send
-        )
+        return await tenacity.AsyncRetrying(
+            retry=tenacity.retry_if_exception(goes_on), wait=wait, stop=stop, reraise=True
+        )(send)
     except DistopError as error:
         if not doubt or type(error) is OutcomeUnknown:
             raise
@@ -141,7 +134,7 @@ async def settle(
 class _TooLate(stop_base):
     """The caller has stopped waiting."""
 
-    def __call__(self, retry_state: RetryCallState) -> bool:
+    def __call__(self, retry_state: tenacity.RetryCallState) -> bool:
         return deadline.is_over()
 
 
@@ -229,23 +222,25 @@ async def update(
             if own is not None:
                 return own, result.revision
             known = result  # this decides, and not a later read, which might fail
-        raise TryAgain
+        raise tenacity.TryAgain
 
-    def too_busy(_: RetryCallState) -> tuple[A, int]:
+    def too_busy(_: tenacity.RetryCallState) -> tuple[A, int]:
         if known is not None:
             raise OutcomeUnknown(f"the last try to change {subject} may have happened")
         raise Busy(f"{subject} is too busy: {MAX_RACES} tries in a row lost a race")
 
     try:
         return await attempt()
-    except TryAgain:
+    except tenacity.TryAgain:
         await asyncio.sleep(random.uniform(0.0, 0.01))
 
     # Random back-off, so that many writers of one key do not retry in step.
-    retrying = AsyncRetrying(
-        retry=retry_if_exception_type(TryAgain),
+    retrying = tenacity.AsyncRetrying(
+        retry=tenacity.retry_if_exception_type(tenacity.TryAgain),
         wait=backoff(multiplier=0.01, exp_base=1.3, max=1.0),
-        stop=stop_any(stop_after_attempt(MAX_RACES - 1), stop_after_delay(PATIENCE_S), _TooLate()),
+        stop=tenacity.stop_any(
+            tenacity.stop_after_attempt(MAX_RACES - 1), tenacity.stop_after_delay(PATIENCE_S), _TooLate()
+        ),
         retry_error_callback=too_busy,
     )
     return await retrying(attempt)

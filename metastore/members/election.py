@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from distop.metastore.crashpoints import reached
+from distop.metastore.etcd import txn as etcd
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.txn import Compare, DeleteRange, Get, Put, Txn, absent, created_at
 from distop.metastore.etcd.update import settle
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.records.keyspace import TableKeys
@@ -33,9 +33,9 @@ class Epoch:
         """The prefix of all keys of the table: see :class:`~distop.metastore.etcd.txn.Txn`."""
         return self.key.rpartition(b".")[0] + b"."
 
-    def held(self) -> Compare:
+    def held(self) -> etcd.Compare:
         """The fence: holds in etcd exactly as long as this leadership does."""
-        return created_at(self.key, self.revision)
+        return etcd.created_at(self.key, self.revision)
 
 
 async def campaign(
@@ -48,14 +48,14 @@ async def campaign(
     """
     # The key goes with the lease, and never comes back with the same create revision: nor can a write of this
     # epoch happen after that, however long its request was on its way.
-    txn = Txn(
-        (absent(keys.coordinator),),
-        (Put(keys.coordinator, encode(leader), session.lease_id),),
-        (Get(keys.coordinator),),
+    txn = etcd.Txn(
+        (etcd.absent(keys.coordinator),),
+        (etcd.Put(keys.coordinator, encode(leader), session.lease_id),),
+        (etcd.Get(keys.coordinator),),
         lane=keys.prefix,
     )
 
-    def alive(_: bool) -> Txn:
+    def alive(_: bool) -> etcd.Txn:
         session.check()
         return txn
 
@@ -74,5 +74,5 @@ async def resign(client: EtcdClient, epoch: Epoch) -> None:
     member can lead before.
     """
     reached("resign.before")
-    txn = Txn((epoch.held(),), (DeleteRange(epoch.key),), lane=epoch.lane)
+    txn = etcd.Txn((epoch.held(),), (etcd.DeleteRange(epoch.key),), lane=epoch.lane)
     await settle(client, txn, replied=lambda: reached("resign.after"))

@@ -23,9 +23,9 @@ import msgspec
 
 from distop.errors import DistopError, OtherLayout, Restored
 from distop.metastore.crashpoints import reached
+from distop.metastore.etcd import txn as etcd
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.sync import SyncEtcd
-from distop.metastore.etcd.txn import DeleteRange, Get, KeyValue, Put, Txn, TxnResult, absent, unchanged
 from distop.metastore.etcd.update import settle, update
 from distop.metastore.records.member import BackupRecord, InstallationRecord
 from distop.metastore.records.names import prefix_end
@@ -69,9 +69,12 @@ async def enter(client: EtcdClient) -> None:
     places = (space.prefix, reserved), (prefix_end(reserved), prefix_end(space.prefix))
     # What layout 1 did not have: tables in the index, or their tombstones.
     known_here = ((start, prefix_end(start)) for start in (space.tables, space.tombstones))
-    reads = (Get(space.installation), *(Get(*at, keys_only=True, limit=1) for at in (*known_here, *places)))
+    reads = (
+        etcd.Get(space.installation),
+        *(etcd.Get(*at, keys_only=True, limit=1) for at in (*known_here, *places)),
+    )
 
-    async def decide(read: TxnResult) -> tuple[Txn | None, None]:
+    async def decide(read: etcd.TxnResult) -> tuple[etcd.Txn | None, None]:
         existing = read.one(0, space.installation)
         if existing.exists:
             _check(existing.value, space.installation)
@@ -79,7 +82,9 @@ async def enter(client: EtcdClient) -> None:
         if not (read.got(1) or read.got(2)) and (read.got(3) or read.got(4)):
             raise _other(space.name, 1)
         record = InstallationRecord(layout=LAYOUT, at=time.time())
-        return Txn((absent(space.installation),), (Put(space.installation, encode(record)),)), None
+        return etcd.Txn(
+            (etcd.absent(space.installation),), (etcd.Put(space.installation, encode(record)),)
+        ), None
 
     await update(client, reads, decide, subject="the installation")
 
@@ -94,10 +99,10 @@ async def is_known(client: EtcdClient) -> bool:
     return known.exists
 
 
-async def _look(client: EtcdClient) -> tuple[KeyValue, KeyValue]:
+async def _look(client: EtcdClient) -> tuple[etcd.KeyValue, etcd.KeyValue]:
     """``_installation`` and ``_backup``. Raises as :func:`is_known`."""
     space = client.keyspace
-    read = await client.txn(Txn(then=(Get(space.installation), Get(space.backup))))
+    read = await client.txn(etcd.Txn(then=(etcd.Get(space.installation), etcd.Get(space.backup))))
     known, backup = read.one(0, space.installation), read.one(1, space.backup)
     if known.exists:
         _check(known.value, known.key)
@@ -106,15 +111,15 @@ async def _look(client: EtcdClient) -> tuple[KeyValue, KeyValue]:
     return known, backup
 
 
-async def _remove_old(client: EtcdClient, mark: KeyValue) -> None:
+async def _remove_old(client: EtcdClient, mark: etcd.KeyValue) -> None:
     """Remove the mark of a killed backup. If one still runs, because of a wrong clock, it notices, and
     fails."""
     with suppress(DistopError):  # the next process tries it, too
         if time.time() - decode(mark.value, BackupRecord, mark.key).at > 2 * BACKUP_LIMIT_S:
-            await settle(client, Txn((unchanged(mark),), (DeleteRange(mark.key),)))
+            await settle(client, etcd.Txn((etcd.unchanged(mark),), (etcd.DeleteRange(mark.key),)))
 
 
-def was_restored(backup: KeyValue, revision: int) -> bool:
+def was_restored(backup: etcd.KeyValue, revision: int) -> bool:
     """Whether etcd, at this revision, was restored from a backup made with this key."""
     return backup.exists and revision - backup.mod_revision > LEAP
 
@@ -173,7 +178,7 @@ async def change_policy(
     client: EtcdClient,
     change: Callable[[PolicyRecord | None], PolicyRecord | None],
     request: str,
-    audit: Put,
+    audit: etcd.Put,
 ) -> PolicyRecord | None:
     """IF the policy is as read AND this request has not changed it yet THEN the changed one, and the audit
     entry.
@@ -192,7 +197,7 @@ async def change_policy(
     """
     key = client.keyspace.policy
 
-    async def decide(read: TxnResult) -> tuple[Txn | None, PolicyRecord | None]:
+    async def decide(read: etcd.TxnResult) -> tuple[etcd.Txn | None, PolicyRecord | None]:
         kv = read.one(0, key)
         existing = decode(kv.value, PolicyRecord, kv.key) if kv.exists else None
         if existing is not None and request in existing.requests:
@@ -202,10 +207,10 @@ async def change_policy(
             return None, existing
         changed.requests = [*(existing.requests if existing is not None else ()), request][-REQUESTS:]
         reached("grant.before")
-        return Txn((unchanged(kv),), (Put(key, encode(changed)), audit)), changed
+        return etcd.Txn((etcd.unchanged(kv),), (etcd.Put(key, encode(changed)), audit)), changed
 
     return (
         await update(
-            client, (Get(key),), decide, subject="the policy", replied=lambda: reached("grant.after")
+            client, (etcd.Get(key),), decide, subject="the policy", replied=lambda: reached("grant.after")
         )
     )[0]

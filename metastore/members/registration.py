@@ -31,8 +31,8 @@ import msgspec
 
 from distop.errors import CorruptRecord, NotFound, PreconditionFailed
 from distop.metastore.crashpoints import reached
+from distop.metastore.etcd import txn as etcd
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.txn import Get, KeyValue, Put, Txn, TxnResult, absent, unchanged
 from distop.metastore.etcd.update import settle, update
 from distop.metastore.etcd.watch import follow_key
 from distop.metastore.members.installation import enter
@@ -112,13 +112,13 @@ async def registered(
     await log_distant_versions(client)
     space = client.keyspace
     key = space.coordinator if record.role == "coordinator" else space.executor
-    puts = [Put(key(record.id), encode(record), session.lease_id)]
+    puts = [etcd.Put(key(record.id), encode(record), session.lease_id)]
     place = await LeaseSession(client, PLACE_S).start() if missed else None
     try:
         if place is not None:
-            puts.append(Put(space.place(record.role, record.host), encode(record), place.lease_id))
+            puts.append(etcd.Put(space.place(record.role, record.host), encode(record), place.lease_id))
         # Only once: a late copy would undo what was changed since, such as that it is drained.
-        txn = Txn((absent(puts[0].key),), tuple(puts))
+        txn = etcd.Txn((etcd.absent(puts[0].key),), tuple(puts))
         await settle(client, txn, patience_s=session.ttl_s, replied=replied)
         guard = kept_running("own record", partial(_guard, client, session, puts[0].key))
         guarding = asyncio.create_task(guard, name=f"member-{record.id}")
@@ -182,7 +182,7 @@ def still(known: Sequence[HeldUp], found: Mapping[str, str]) -> list[HeldUp]:
 async def change_own_record(client: EtcdClient, member: bytes, **fields: Any) -> None:
     """IF the member is as read THEN its record has these fields. Without the member, or a change: nothing."""
 
-    async def decide(read: TxnResult) -> tuple[Txn | None, None]:
+    async def decide(read: etcd.TxnResult) -> tuple[etcd.Txn | None, None]:
         kv = read.one(0, member)
         if not kv.exists:
             return None, None
@@ -190,13 +190,13 @@ async def change_own_record(client: EtcdClient, member: bytes, **fields: Any) ->
         record = msgspec.structs.replace(existing, **fields)
         if record == existing:
             return None, None
-        return Txn((unchanged(kv),), (Put(kv.key, encode(record), kv.lease),)), None
+        return etcd.Txn((etcd.unchanged(kv),), (etcd.Put(kv.key, encode(record), kv.lease),)), None
 
-    await update(client, (Get(member),), decide, subject="the record of this member")
+    await update(client, (etcd.Get(member),), decide, subject="the record of this member")
 
 
 async def set_draining(
-    client: EtcdClient, name: str, audit: Callable[[str], Put], *, draining: bool
+    client: EtcdClient, name: str, audit: Callable[[str], etcd.Put], *, draining: bool
 ) -> MemberRecord:
     """IF the member is as read THEN its record says whether it is draining, and the audit entry is there.
 
@@ -219,7 +219,7 @@ async def set_draining(
         Its record cannot be read.
     """
 
-    async def decide(read: TxnResult) -> tuple[Txn | None, MemberRecord]:
+    async def decide(read: etcd.TxnResult) -> tuple[etcd.Txn | None, MemberRecord]:
         members = [one for kv in read.got(0) if (one := _readable(kv, of=named)) is not None]
         kv, record = next((one for one in members if name in (one[1].id, one[1].address)), (None, None))
         if kv is None or record is None:
@@ -235,18 +235,18 @@ async def set_draining(
             )
         record.draining = draining
         reached("drain.before")
-        puts = (Put(kv.key, encode(record), kv.lease), audit(record.id))
+        puts = (etcd.Put(kv.key, encode(record), kv.lease), audit(record.id))
         # The other one must not be drained, or end, at the same time.
-        stays = (unchanged(spare),) if draining and spare is not None else ()
-        return Txn((unchanged(kv), *stays), puts), record
+        stays = (etcd.unchanged(spare),) if draining and spare is not None else ()
+        return etcd.Txn((etcd.unchanged(kv), *stays), puts), record
 
     everybody, named = client.keyspace.coordinators, client.keyspace.coordinator(name)
-    reads = (Get(everybody, prefix_end(everybody)),)
+    reads = (etcd.Get(everybody, prefix_end(everybody)),)
     subject, replied = f"coordinator {name}", lambda: reached("drain.after")
     return (await update(client, reads, decide, subject=subject, replied=replied))[0]
 
 
-def _readable(kv: KeyValue, *, of: bytes) -> tuple[KeyValue, MemberRecord] | None:
+def _readable(kv: etcd.KeyValue, *, of: bytes) -> tuple[etcd.KeyValue, MemberRecord] | None:
     """A member with its record; ``None`` if that cannot be read, which is an error only for the member at
     ``of``: whether another one could take its tables is not known, and must not matter to all others."""
     try:

@@ -18,35 +18,15 @@ from distop.errors import (
     TooLateToCancel,
 )
 from distop.metastore.crashpoints import reached
+from distop.metastore.etcd import txn as etcd
 from distop.metastore.etcd.client import EtcdClient, Windows
-from distop.metastore.etcd.txn import (
-    Compare,
-    DeleteRange,
-    Get,
-    KeyValue,
-    Op,
-    Put,
-    Txn,
-    TxnResult,
-    absent,
-    equals,
-    unchanged,
-)
 from distop.metastore.etcd.update import settle, update
 from distop.metastore.members.election import Epoch
 from distop.metastore.operations.runs import not_paused
 from distop.metastore.operations.starting import FollowUpStart, answered, slots_with, slots_without
+from distop.metastore.records import operation
 from distop.metastore.records.keyspace import OperationKeys, TableKeys
 from distop.metastore.records.names import prefix_end
-from distop.metastore.records.operation import (
-    ABORTING,
-    COMMITTING,
-    CancelRecord,
-    ErrorRecord,
-    EventsRecord,
-    HistoryRecord,
-    OperationArg,
-)
 from distop.metastore.records.record import decode, encode
 from distop.metastore.tables.audit import operation_puts
 
@@ -59,7 +39,7 @@ COLLECT_BITE = 2000
 
 
 async def request_cancel(
-    client: EtcdClient, keys: OperationKeys, cancel: CancelRecord, audit: Put | None = None
+    client: EtcdClient, keys: OperationKeys, cancel: operation.CancelRecord, audit: etcd.Put | None = None
 ) -> bool:
     """Request the cancellation of an operation; any coordinator may.
 
@@ -73,15 +53,20 @@ async def request_cancel(
     TooLateToCancel
         Its commit sequence is logged, and some steps of it may have been executed.
     """
-    reads = [Get(keys.state), Get(keys.cancel), Get(keys.commit), *([Get(audit.key)] if audit else [])]
+    reads = [
+        etcd.Get(keys.state),
+        etcd.Get(keys.cancel),
+        etcd.Get(keys.commit),
+        *([etcd.Get(audit.key)] if audit else []),
+    ]
 
-    async def decide(read: TxnResult) -> tuple[Txn | None, bool]:
+    async def decide(read: etcd.TxnResult) -> tuple[etcd.Txn | None, bool]:
         state, found = read.one(0, keys.state), read.one(1, keys.cancel)
         if not state.exists:
             raise OperationNotFound(f"operation {keys.operation} is not running")
         if found.exists:
-            return None, decode(found.value, CancelRecord, found.key) == cancel
-        if state.value == ABORTING:
+            return None, decode(found.value, operation.CancelRecord, found.key) == cancel
+        if state.value == operation.ABORTING:
             return None, False
         if read.got(2):
             raise TooLateToCancel(
@@ -90,10 +75,10 @@ async def request_cancel(
             )
         reached("cancel.before")
         # The log of the commit steps compares .cancel as absent: one of the two wins, never both.
-        compares = (unchanged(state), absent(keys.cancel), absent(keys.commit))
-        return Txn(compares, (Put(keys.cancel, encode(cancel)), *([audit] if audit else []))), True
+        compares = (etcd.unchanged(state), etcd.absent(keys.cancel), etcd.absent(keys.commit))
+        return etcd.Txn(compares, (etcd.Put(keys.cancel, encode(cancel)), *([audit] if audit else []))), True
 
-    def is_own_write(read: TxnResult) -> bool | None:
+    def is_own_write(read: etcd.TxnResult) -> bool | None:
         # The audit entry of an earlier copy; the operation may be over by now.
         return True if audit and read.got(3) else None
 
@@ -117,8 +102,8 @@ async def seal(
     *,
     before: bytes,
     after: bytes,
-    error: ErrorRecord | None = None,
-    events: EventsRecord | None = None,
+    error: operation.ErrorRecord | None = None,
+    events: operation.EventsRecord | None = None,
 ) -> Sealed:
     """IF ``.state = before`` AND the epoch is held THEN ``.state = after``; if that is ``committing``, only
     while neither the operation nor its table is paused. A decision that was not acted on ends with it.
@@ -130,16 +115,20 @@ async def seal(
     OperationPaused
         It is paused; nothing was written.
     """
-    then: tuple[Op, ...] = (Put(keys.state, after), DeleteRange(keys.waiting), DeleteRange(keys.resolve))
+    then: tuple[etcd.Op, ...] = (
+        etcd.Put(keys.state, after),
+        etcd.DeleteRange(keys.waiting),
+        etcd.DeleteRange(keys.resolve),
+    )
     if error is not None:
-        then += (Put(keys.error, encode(error)),)
+        then += (etcd.Put(keys.error, encode(error)),)
     if events is not None:
-        then += (Put(keys.events, encode(events)),)
+        then += (etcd.Put(keys.events, encode(events)),)
     # Every mark compares .state = running, so from this transaction on the results of the jobs cannot change.
-    compares: tuple[Compare, ...] = (equals(keys.state, before), epoch.held())
-    if after == COMMITTING:
+    compares: tuple[etcd.Compare, ...] = (etcd.equals(keys.state, before), epoch.held())
+    if after == operation.COMMITTING:
         compares += not_paused(keys)
-    txn = Txn(compares, then, (Get(keys.state), Get(epoch.key)), lane=keys.table_prefix)
+    txn = etcd.Txn(compares, then, (etcd.Get(keys.state), etcd.Get(epoch.key)), lane=keys.table_prefix)
     reached("seal.before")
     result = await settle(client, txn, replied=lambda: reached("seal.after"))
     if result.succeeded:
@@ -158,12 +147,12 @@ class FinishParts:
 
     sealed: bytes
     """The state that it was sealed with: ``committing`` or ``aborting``."""
-    run_ops: KeyValue
+    run_ops: etcd.KeyValue
     """The table's ``runOps`` as it was read; the finish compares it."""
-    history: HistoryRecord
-    arg: OperationArg | None = None
+    history: operation.HistoryRecord
+    arg: operation.OperationArg | None = None
     """Of the operation, whose request gets its answer."""
-    publication: Txn = Txn()
+    publication: etcd.Txn = etcd.Txn()
     """Contributions of the commit steps: head, watermarks."""
     follow_up: FollowUpStart | None = None
     """The operation that it starts."""
@@ -183,46 +172,50 @@ class Finished(Enum):
     """It did not happen and never will in this form: something it compares has changed. Read again."""
 
 
-def finish_txn(keys: TableKeys, op: OperationKeys, epoch: Epoch, finish: FinishParts) -> Txn:
+def finish_txn(keys: TableKeys, op: OperationKeys, epoch: Epoch, finish: FinishParts) -> etcd.Txn:
     """The transaction itself, as a value."""
     # It deletes .state and changes runOps, which it compares: however often it is sent, it happens once.
-    compares: tuple[Compare, ...] = (
-        equals(op.state, finish.sealed),
+    compares: tuple[etcd.Compare, ...] = (
+        etcd.equals(op.state, finish.sealed),
         epoch.held(),
-        unchanged(finish.run_ops),
+        etcd.unchanged(finish.run_ops),
     )
-    if finish.sealed != ABORTING:
+    if finish.sealed != operation.ABORTING:
         # A caller that was answered that it is cancelled, or aborted while a call hangs, stays right.
-        compares += (absent(op.cancel), absent(op.resolve))
+        compares += (etcd.absent(op.cancel), etcd.absent(op.resolve))
     left = slots_without(finish.run_ops, op.operation)
     publication = finish.publication
     if finish.follow_up is not None:
         left = slots_with(left or b"", finish.follow_up.arg.id)
         publication += finish.follow_up.txn(keys)
-    run_ops: Op = DeleteRange(keys.run_ops) if left is None else Put(keys.run_ops, left)
+    run_ops: etcd.Op = etcd.DeleteRange(keys.run_ops) if left is None else etcd.Put(keys.run_ops, left)
     paused = keys.keyspace.paused_operation(op.operation)
-    gone: tuple[Op, ...]
+    gone: tuple[etcd.Op, ...]
     if finish.leave_keys:
         # .runner stays: its owner removes it once its last attempt has stopped, and only then are staged
         # files swept.
-        gone = (DeleteRange(op.state), DeleteRange(op.cancel), DeleteRange(paused))
+        gone = (etcd.DeleteRange(op.state), etcd.DeleteRange(op.cancel), etcd.DeleteRange(paused))
     else:
         active = keys.keyspace.active_operation(op.operation)
-        gone = (DeleteRange(op.prefix, prefix_end(op.prefix)), DeleteRange(active), DeleteRange(paused))
-    history = Put(keys.history(op.operation), encode(finish.history))
+        gone = (
+            etcd.DeleteRange(op.prefix, prefix_end(op.prefix)),
+            etcd.DeleteRange(active),
+            etcd.DeleteRange(paused),
+        )
+    history = etcd.Put(keys.history(op.operation), encode(finish.history))
     said = finish.history
-    notes: tuple[Op, ...] = ()
+    notes: tuple[etcd.Op, ...] = ()
     if finish.arg is not None:
         notes = (
             *answered(keys, finish.arg, said.outcome, said.finished_at),
             *operation_puts(keys, finish.arg, said),
         )
-    reads = (Get(op.state), Get(epoch.key), Get(history.key))
-    return Txn(compares, (run_ops, history, *notes, *gone), reads, lane=keys.prefix) + publication
+    reads = (etcd.Get(op.state), etcd.Get(epoch.key), etcd.Get(history.key))
+    return etcd.Txn(compares, (run_ops, history, *notes, *gone), reads, lane=keys.prefix) + publication
 
 
 async def finish(
-    client: EtcdClient, keys: TableKeys, op: OperationKeys, epoch: Epoch, txn: Txn
+    client: EtcdClient, keys: TableKeys, op: OperationKeys, epoch: Epoch, txn: etcd.Txn
 ) -> tuple[Finished, int]:
     """Send a :func:`finish_txn` until its outcome is known; return it with its revision.
 
@@ -270,13 +263,14 @@ async def collect(client: EtcdClient, keys: TableKeys, op: OperationKeys) -> int
         first, behind = victims[0], victims[-1] + b"\0"
         # .arg must outlive every other key: split the range around it.
         parts = [(first, op.arg), (op.arg + b"\0", behind)] if first < op.arg < behind else [(first, behind)]
-        txn = Txn((absent(op.state),), tuple(DeleteRange(*part) for part in parts))
+        txn = etcd.Txn((etcd.absent(op.state),), tuple(etcd.DeleteRange(*part) for part in parts))
         reached("collect.before")
         if not (await settle(client, txn, replied=lambda: reached("collect.middle"))).succeeded:
             return removed
         removed += len(victims)
-    last = Txn(
-        (absent(op.state),), (DeleteRange(op.arg), DeleteRange(keys.keyspace.active_operation(op.operation)))
+    last = etcd.Txn(
+        (etcd.absent(op.state),),
+        (etcd.DeleteRange(op.arg), etcd.DeleteRange(keys.keyspace.active_operation(op.operation))),
     )
     if (await settle(client, last, replied=lambda: reached("collect.after"))).succeeded:
         removed += 1

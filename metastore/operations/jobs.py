@@ -23,20 +23,7 @@ import msgspec
 
 from distop.errors import CorruptRecord, InvalidArgument, JobResultTooLarge, encodable, shortened
 from distop.metastore.crashpoints import reached
-from distop.metastore.etcd.txn import (
-    MAX_REQUEST_BYTES,
-    Compare,
-    DeleteRange,
-    Get,
-    KeyValue,
-    Op,
-    Put,
-    Txn,
-    TxnResult,
-    absent,
-    created_at,
-    unchanged,
-)
+from distop.metastore.etcd import txn as etcd
 from distop.metastore.etcd.update import PATIENCE_S, settle, update
 from distop.metastore.operations.runs import Run
 from distop.metastore.records.keyspace import OperationKeys
@@ -151,7 +138,7 @@ def take_group(run: Run, marks: Sequence[Mark]) -> int:
     size, root = 0, 4 * (len(run.keys.root) + len(b"..progress"))
     for count, mark in enumerate(marks[:MAX_GROUP]):
         size += root + 12 * len(mark.partition.encode()) + len(mark.value)
-        if count and (size > MAX_REQUEST_BYTES or mark.partition in partitions):
+        if count and (size > etcd.MAX_REQUEST_BYTES or mark.partition in partitions):
             return count
         partitions.add(mark.partition)
     return min(len(marks), MAX_GROUP)
@@ -162,19 +149,19 @@ def is_plain(mark: Mark) -> bool:
     return not (mark.claim or mark.checkpointed or mark.repeated)
 
 
-def flat_txn(run: Run, marks: Sequence[Mark]) -> Txn:
+def flat_txn(run: Run, marks: Sequence[Mark]) -> etcd.Txn:
     """IF the run is held AND none of these jobs has a result THEN all the results.
 
     All or nothing, and much cheaper than nested transactions, for etcd and for us: it is tried first, since a
     job rarely has a result already. If it fails nothing was written, and :func:`mark_txn` follows.
     """
     keys = [run.keys.job_state(mark.partition) for mark in marks]
-    free = tuple(absent(key) for key in keys)
-    puts = tuple(Put(key, mark.value) for key, mark in zip(keys, marks, strict=True))
-    return Txn(run.held() + free, puts, lane=run.keys.table_prefix)
+    free = tuple(etcd.absent(key) for key in keys)
+    puts = tuple(etcd.Put(key, mark.value) for key, mark in zip(keys, marks, strict=True))
+    return etcd.Txn(run.held() + free, puts, lane=run.keys.table_prefix)
 
 
-def mark_txn(run: Run, marks: Sequence[Mark]) -> Txn:
+def mark_txn(run: Run, marks: Sequence[Mark]) -> etcd.Txn:
     """IF the run is held THEN, for each mark on its own, IF its job has no result (and its claim exists)
     THEN the result, and claim and checkpoint gone.
 
@@ -182,28 +169,28 @@ def mark_txn(run: Run, marks: Sequence[Mark]) -> Txn:
     does not affect the others.
     """
     keys = run.keys
-    reads = [Get(keys.state), Get(keys.runner), Get(keys.arg, keys_only=True)]
-    reads += [Get(keys.job_state(mark.partition)) for mark in marks if mark.repeated]
+    reads = [etcd.Get(keys.state), etcd.Get(keys.runner), etcd.Get(keys.arg, keys_only=True)]
+    reads += [etcd.Get(keys.job_state(mark.partition)) for mark in marks if mark.repeated]
     each = tuple(_one_mark(keys, mark) for mark in marks)
-    return Txn(run.held(), each, tuple(reads), lane=keys.table_prefix)
+    return etcd.Txn(run.held(), each, tuple(reads), lane=keys.table_prefix)
 
 
-def _one_mark(keys: OperationKeys, mark: Mark) -> Txn:
+def _one_mark(keys: OperationKeys, mark: Mark) -> etcd.Txn:
     job = keys.job_state(mark.partition)
     # A result is written once, and removed only with .state or by a later run of a dynamic plan: the first
     # mark wins, whichever attempt it comes from.
-    compares: tuple[Compare, ...] = (absent(job),)
-    then: tuple[Op, ...] = (Put(job, mark.value),)
+    compares: tuple[etcd.Compare, ...] = (etcd.absent(job),)
+    then: tuple[etcd.Op, ...] = (etcd.Put(job, mark.value),)
     if mark.claim:
         claim = keys.claim(mark.partition)
-        compares += (created_at(claim, mark.claim),)
-        then += (DeleteRange(claim),)
+        compares += (etcd.created_at(claim, mark.claim),)
+        then += (etcd.DeleteRange(claim),)
     if mark.checkpointed:
-        then += (DeleteRange(keys.progress(mark.partition)),)
-    return Txn(compares, then, (Get(job),))
+        then += (etcd.DeleteRange(keys.progress(mark.partition)),)
+    return etcd.Txn(compares, then, (etcd.Get(job),))
 
 
-def verdicts(run: Run, marks: Sequence[Mark], result: TxnResult) -> list[Verdict]:
+def verdicts(run: Run, marks: Sequence[Mark], result: etcd.TxnResult) -> list[Verdict]:
     """The effect of a :func:`mark_txn` on each of the marks."""
     keys = run.keys
     if result.succeeded:
@@ -215,7 +202,7 @@ def verdicts(run: Run, marks: Sequence[Mark], result: TxnResult) -> list[Verdict
     other = result.one(2, keys.arg).create_revision > run.token
     reason, found, answers = run.why_over(state, runner), 3, []
     for mark in marks:
-        job = KeyValue.missing(b"")
+        job = etcd.KeyValue.missing(b"")
         if mark.repeated:
             job = result.one(found, keys.job_state(mark.partition))
             found += 1
@@ -231,17 +218,17 @@ def verdicts(run: Run, marks: Sequence[Mark], result: TxnResult) -> list[Verdict
 
 
 def _won(result: object) -> bool:
-    return isinstance(result, TxnResult) and result.succeeded
+    return isinstance(result, etcd.TxnResult) and result.succeeded
 
 
 def _verdict_inside(keys: OperationKeys, mark: Mark, result: object) -> Verdict:
-    if not isinstance(result, TxnResult):
+    if not isinstance(result, etcd.TxnResult):
         raise CorruptRecord(f"etcd gave no nested answer for {mark.partition!r} of {keys.operation}")
     job = result.one(0, keys.job_state(mark.partition))
     return _verdict_on(job, mark) if job.exists else Verdict(Outcome.GONE, "its claim is lost")
 
 
-def _verdict_on(job: KeyValue, mark: Mark) -> Verdict:
+def _verdict_on(job: etcd.KeyValue, mark: Mark) -> Verdict:
     try:
         existing = decode(job.value, JobRecord, job.key).attempt
     except CorruptRecord as error:
@@ -256,7 +243,7 @@ class Claimed:
     """The job belongs to the attempt as long as the claim's key, created at ``claim``, exists."""
 
     claim: int
-    checkpoint: KeyValue
+    checkpoint: etcd.KeyValue
     """The last checkpoint of an earlier attempt."""
 
 
@@ -266,32 +253,32 @@ class Occupied:
 
     holder: str
     """Id of that attempt."""
-    existing: KeyValue
+    existing: etcd.KeyValue
     """The key of the other attempt's claim."""
     revision: int
     """The revision of the read, to watch from the next one on."""
 
 
-def claim_txn(run: Run, partition: str, record: ClaimRecord, lease: int) -> Txn:
+def claim_txn(run: Run, partition: str, record: ClaimRecord, lease: int) -> etcd.Txn:
     """IF the run is held AND the job has no result AND no claim THEN a claim under ``lease``."""
     keys = run.keys
     claim, job, progress = keys.claim(partition), keys.job_state(partition), keys.progress(partition)
-    return Txn(
-        (*run.held(), absent(job), absent(claim)),
-        (Put(claim, encode(record), lease), Get(progress)),
-        (Get(keys.state), Get(keys.runner), Get(job), Get(claim)),
+    return etcd.Txn(
+        (*run.held(), etcd.absent(job), etcd.absent(claim)),
+        (etcd.Put(claim, encode(record), lease), etcd.Get(progress)),
+        (etcd.Get(keys.state), etcd.Get(keys.runner), etcd.Get(job), etcd.Get(claim)),
     )
 
 
-def adopt_txn(run: Run, partition: str, record: ClaimRecord, claim: int, lease: int) -> Txn:
+def adopt_txn(run: Run, partition: str, record: ClaimRecord, claim: int, lease: int) -> etcd.Txn:
     """IF the claim created at ``claim`` still exists (and the rest of :func:`claim_txn`) THEN it is bound to
     ``lease``. Its create revision stays, so no other attempt can have owned the job in between."""
     keys = run.keys
     key, job = keys.claim(partition), keys.job_state(partition)
-    return Txn(
-        (*run.held(), absent(job), created_at(key, claim)),
-        (Put(key, encode(record), lease), Get(keys.progress(partition))),
-        (Get(keys.state), Get(keys.runner), Get(job), Get(key)),
+    return etcd.Txn(
+        (*run.held(), etcd.absent(job), etcd.created_at(key, claim)),
+        (etcd.Put(key, encode(record), lease), etcd.Get(keys.progress(partition))),
+        (etcd.Get(keys.state), etcd.Get(keys.runner), etcd.Get(job), etcd.Get(key)),
     )
 
 
@@ -345,25 +332,31 @@ async def claim(
 async def release_claim(client: EtcdClient, key: bytes, claim: int) -> None:
     """Release a claim, given its key and create revision; does nothing if it is already lost."""
     reached("unclaim.before")
-    txn = Txn((created_at(key, claim),), (DeleteRange(key),))
+    txn = etcd.Txn((etcd.created_at(key, claim),), (etcd.DeleteRange(key),))
     await settle(client, txn, patience_s=PATIENCE_S, replied=lambda: reached("unclaim.after"))
 
 
-def checkpoint_txn(run: Run, partition: str, claim: int, value: bytes, before: KeyValue) -> Txn:
+def checkpoint_txn(run: Run, partition: str, claim: int, value: bytes, before: etcd.KeyValue) -> etcd.Txn:
     """IF the run is held AND the job has no result AND the claim exists AND the checkpoint is as known THEN
     it is ``value``. The last compare prevents a delayed older save from undoing a newer one."""
     keys = run.keys
-    job, owned = keys.job_state(partition), created_at(keys.claim(partition), claim)
-    return Txn(
-        (*run.held(), absent(job), owned, unchanged(before)),
-        (Put(keys.progress(partition), value),),
-        (Get(keys.state), Get(keys.runner), Get(job), Get(keys.claim(partition)), Get(before.key)),
+    job, owned = keys.job_state(partition), etcd.created_at(keys.claim(partition), claim)
+    return etcd.Txn(
+        (*run.held(), etcd.absent(job), owned, etcd.unchanged(before)),
+        (etcd.Put(keys.progress(partition), value),),
+        (
+            etcd.Get(keys.state),
+            etcd.Get(keys.runner),
+            etcd.Get(job),
+            etcd.Get(keys.claim(partition)),
+            etcd.Get(before.key),
+        ),
     )
 
 
 async def save_checkpoint(
-    client: EtcdClient, run: Run, partition: str, claim: int, value: bytes, before: KeyValue
-) -> KeyValue | Verdict:
+    client: EtcdClient, run: Run, partition: str, claim: int, value: bytes, before: etcd.KeyValue
+) -> etcd.KeyValue | Verdict:
     """Save the progress of a claimed job.
 
     Parameters
@@ -390,7 +383,7 @@ async def save_checkpoint(
         result = await settle(client, txn, patience_s=PATIENCE_S, replied=lambda: reached("checkpoint.after"))
         if result.succeeded:
             created = before.create_revision or result.revision
-            return KeyValue(before.key, value, result.revision, created)
+            return etcd.KeyValue(before.key, value, result.revision, created)
         if reason := run.why_over(result.one(0, run.keys.state), result.one(1, run.keys.runner)):
             return Verdict(Outcome.GONE, reason)
         if result.one(2, run.keys.job_state(partition)).exists:
@@ -432,7 +425,7 @@ async def count_try(client: EtcdClient, run: Run, partition: str, attempt: str, 
     keys = run.keys
     key, job = keys.tries(partition), keys.job_state(partition)
 
-    async def decide(read: TxnResult) -> tuple[Txn | None, None]:
+    async def decide(read: etcd.TxnResult) -> tuple[etcd.Txn | None, None]:
         existing = read.one(3, key)
         if read.got(2) or run.why_over(read.one(0, keys.state), read.one(1, keys.runner)):
             return None, None
@@ -442,9 +435,11 @@ async def count_try(client: EtcdClient, run: Run, partition: str, attempt: str, 
         tries = (before.tries if before else 0) + 1
         count = TriesRecord(tries=tries, attempt=attempt, error=shortened(error, MAX_ERROR_CHARACTERS))
         reached("try.before")
-        return Txn((*run.held(), absent(job), unchanged(existing)), (Put(key, encode(count)),)), None
+        return etcd.Txn(
+            (*run.held(), etcd.absent(job), etcd.unchanged(existing)), (etcd.Put(key, encode(count)),)
+        ), None
 
-    reads = [Get(one) for one in (keys.state, keys.runner, job, key)]
+    reads = [etcd.Get(one) for one in (keys.state, keys.runner, job, key)]
     subject, replied = f"job {partition!r} of {keys.operation}", lambda: reached("try.after")
     await update(client, reads, decide, subject=subject, patience_s=PATIENCE_S, replied=replied)
 
@@ -456,14 +451,16 @@ class Tried(msgspec.Struct, frozen=True, array_like=True):
     error: str = ""
 
 
-async def read_tries(client: EtcdClient, keys: OperationKeys, kvs: Iterable[KeyValue]) -> dict[str, Tried]:
+async def read_tries(
+    client: EtcdClient, keys: OperationKeys, kvs: Iterable[etcd.KeyValue]
+) -> dict[str, Tried]:
     """The counts among the keys of an operation, by partition; without any, nothing is read."""
     found = (keys.partition_of(kv.key) for kv in kvs)
     names = [job[0] for job in found if job is not None and job[1] == "tries"]
     tried = {}
     for start in range(0, len(names), _READ_AT_ONCE):
         some = names[start : start + _READ_AT_ONCE]
-        result = await client.read_at_once([Get(keys.tries(name)) for name in some])
+        result = await client.read_at_once([etcd.Get(keys.tries(name)) for name in some])
         for index, name in enumerate(some):
             record = _read(result.one(index, keys.tries(name)))
             if record is not None:
@@ -471,7 +468,7 @@ async def read_tries(client: EtcdClient, keys: OperationKeys, kvs: Iterable[KeyV
     return tried
 
 
-def _read(kv: KeyValue) -> TriesRecord | None:
+def _read(kv: etcd.KeyValue) -> TriesRecord | None:
     """A count; ``None`` if there is none. One that cannot be read is counted anew: it must not keep the job
     from running."""
     try:

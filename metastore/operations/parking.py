@@ -8,44 +8,15 @@ with it, so that its repetition decides nothing, whatever has become of the oper
 
 from __future__ import annotations
 
-from distop.errors import (
-    InvalidArgument,
-    LeadershipLost,
-    NotParked,
-    NotSkippable,
-    OperationNotFound,
-    RequestIdReused,
-)
+from distop import errors
 from distop.metastore.crashpoints import reached
+from distop.metastore.etcd import txn as etcd
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.txn import (
-    DeleteRange,
-    Get,
-    KeyValue,
-    Op,
-    Put,
-    Txn,
-    TxnResult,
-    absent,
-    equals,
-    unchanged,
-)
 from distop.metastore.etcd.update import settle, update
 from distop.metastore.members.election import Epoch
 from distop.metastore.operations.starting import BRIEFLY_S, done_otherwise
+from distop.metastore.records import operation
 from distop.metastore.records.keyspace import OperationKeys
-from distop.metastore.records.operation import (
-    ABORT,
-    ABORTING,
-    COMMITTING,
-    RETRY,
-    SKIP,
-    CompletionRecord,
-    ErrorRecord,
-    EventsRecord,
-    RequestRecord,
-    ResolveRecord,
-)
 from distop.metastore.records.record import decode, encode
 
 COMPLETION_FAILED = "COMPLETION_FAILED"
@@ -56,9 +27,9 @@ async def note_failure(
     client: EtcdClient,
     keys: OperationKeys,
     epoch: Epoch,
-    record: CompletionRecord,
+    record: operation.CompletionRecord,
     state: bytes,
-    events: EventsRecord | None = None,
+    events: operation.EventsRecord | None = None,
 ) -> tuple[int, bytes | None]:
     """IF ``.state`` is still this one (a sealed one) AND there is no decision AND ``.completion`` is as read
     AND the epoch is held THEN ``.completion`` is this record.
@@ -74,7 +45,7 @@ async def note_failure(
     """
     wanted, value = (keys.state, keys.resolve, keys.completion, epoch.key), encode(record)
 
-    async def decide(read: TxnResult) -> tuple[Txn | None, bytes | None]:
+    async def decide(read: etcd.TxnResult) -> tuple[etcd.Txn | None, bytes | None]:
         found, decision, existing, leader = (read.one(index, key) for index, key in enumerate(wanted))
         _check_epoch(leader, keys, epoch)
         if found.value != state or decision.exists:
@@ -82,12 +53,17 @@ async def note_failure(
         if existing.exists and existing.value == value:
             return None, None  # its reply was lost
         reached("note.before")
-        compares = (equals(keys.state, state), absent(keys.resolve), unchanged(existing), epoch.held())
-        return Txn(compares, (Put(keys.completion, value), *_written(keys, events))), None
+        compares = (
+            etcd.equals(keys.state, state),
+            etcd.absent(keys.resolve),
+            etcd.unchanged(existing),
+            epoch.held(),
+        )
+        return etcd.Txn(compares, (etcd.Put(keys.completion, value), *_written(keys, events))), None
 
     subject, replied = f"the completion of {keys.operation}", lambda: reached("note.after")
     refused, revision = await update(
-        client, [Get(key) for key in wanted], decide, subject=subject, replied=replied
+        client, [etcd.Get(key) for key in wanted], decide, subject=subject, replied=replied
     )
     return revision, refused
 
@@ -95,10 +71,10 @@ async def note_failure(
 async def request_resolve(
     client: EtcdClient,
     keys: OperationKeys,
-    decision: ResolveRecord,
+    decision: operation.ResolveRecord,
     *,
     request: str,
-    also: tuple[Op, ...] = (),
+    also: tuple[etcd.Op, ...] = (),
 ) -> None:
     """Decide about an operation whose completion fails, or abort one where it hangs; any coordinator may.
 
@@ -122,8 +98,8 @@ async def request_resolve(
     RequestIdReused
         The id belongs to another request.
     """
-    if decision.action not in (RETRY, SKIP, ABORT):
-        raise InvalidArgument(
+    if decision.action not in (operation.RETRY, operation.SKIP, operation.ABORT):
+        raise errors.InvalidArgument(
             f"{decision.action!r} resolves nothing",
             hint="choose retry, skip or abort",
             details={"field": "action"},
@@ -132,40 +108,42 @@ async def request_resolve(
     noted = done_otherwise(table, request, keys.operation, digest, decision.at, keep_s=BRIEFLY_S)
     wanted = (keys.state, keys.completion, keys.resolve, table.request(request))
 
-    async def decide(read: TxnResult) -> tuple[Txn | None, None]:
+    async def decide(read: etcd.TxnResult) -> tuple[etcd.Txn | None, None]:
         state, completion, existing, before = (read.one(index, key) for index, key in enumerate(wanted))
         if before.exists:
-            _check_same(decode(before.value, RequestRecord, before.key), keys, request, digest)
+            _check_same(decode(before.value, operation.RequestRecord, before.key), keys, request, digest)
             return None, None
         if not state.exists:
-            raise OperationNotFound(f"operation {keys.operation} is not running")
+            raise errors.OperationNotFound(f"operation {keys.operation} is not running")
         record = _completion_of(completion)
-        hangs = record.running and decision.action == ABORT
-        if not (record.parked or record.attempts or hangs) or state.value != COMMITTING:
-            raise NotParked(
+        hangs = record.running and decision.action == operation.ABORT
+        if not (record.parked or record.attempts or hangs) or state.value != operation.COMMITTING:
+            raise errors.NotParked(
                 f"operation {keys.operation} does not fail to complete, it is {state.value.decode()}"
             )
-        if decision.action == SKIP and not record.skippable:
+        if decision.action == operation.SKIP and not record.skippable:
             failed = record.step or "what failed"
-            raise NotSkippable(f"{failed} of {keys.operation} cannot be skipped: {record.error}")
+            raise errors.NotSkippable(f"{failed} of {keys.operation} cannot be skipped: {record.error}")
         if existing.exists:
-            other = decode(existing.value, ResolveRecord, existing.key)
+            other = decode(existing.value, operation.ResolveRecord, existing.key)
             if other.action == decision.action:
-                return Txn((unchanged(state), unchanged(existing))) + noted, None
-            raise NotParked(
+                return etcd.Txn((etcd.unchanged(state), etcd.unchanged(existing))) + noted, None
+            raise errors.NotParked(
                 f"{other.by or 'an unknown caller'} has just decided on {other.action}: {keys.operation}"
             )
         reached("resolve.before")
-        puts = (Put(keys.resolve, encode(decision)), *also)
-        return Txn((unchanged(state), unchanged(completion), absent(keys.resolve)), puts) + noted, None
+        puts = (etcd.Put(keys.resolve, encode(decision)), *also)
+        return etcd.Txn(
+            (etcd.unchanged(state), etcd.unchanged(completion), etcd.absent(keys.resolve)), puts
+        ) + noted, None
 
     subject, replied = f"operation {keys.operation}", lambda: reached("resolve.after")
-    await update(client, [Get(key) for key in wanted], decide, subject=subject, replied=replied)
+    await update(client, [etcd.Get(key) for key in wanted], decide, subject=subject, replied=replied)
 
 
-def _check_same(before: RequestRecord, keys: OperationKeys, request: str, digest: str) -> None:
+def _check_same(before: operation.RequestRecord, keys: OperationKeys, request: str, digest: str) -> None:
     if (before.operation, before.digest) != (str(keys.operation), digest):
-        raise RequestIdReused(
+        raise errors.RequestIdReused(
             f"request id {request!r} was used for {before.operation} with another body",
             details={"operation": before.operation, "field": "request_id"},
         )
@@ -175,13 +153,13 @@ async def apply_resolve(
     client: EtcdClient,
     keys: OperationKeys,
     epoch: Epoch,
-    completion: CompletionRecord,
-    decision: ResolveRecord,
+    completion: operation.CompletionRecord,
+    decision: operation.ResolveRecord,
     *,
     decided: int,
     now: float,
-    events: EventsRecord | None = None,
-) -> tuple[bytes, CompletionRecord | None, ErrorRecord | None, int] | None:
+    events: operation.EventsRecord | None = None,
+) -> tuple[bytes, operation.CompletionRecord | None, operation.ErrorRecord | None, int] | None:
     """Act on a decision, in one transaction that also removes it.
 
     ``decided``: the revision of the decision. Its value cannot be compared: a newer version may have written
@@ -195,23 +173,32 @@ async def apply_resolve(
     LeadershipLost
         The epoch is over; nothing was written.
     """
-    state, record, error = COMMITTING, None, None
-    gone: tuple[Op, ...] = (DeleteRange(keys.resolve), *_written(keys, events))
-    if decision.action == ABORT:
+    state, record, error = operation.COMMITTING, None, None
+    gone: tuple[etcd.Op, ...] = (etcd.DeleteRange(keys.resolve), *_written(keys, events))
+    if decision.action == operation.ABORT:
         state, error = (
-            ABORTING,
-            ErrorRecord(code=COMPLETION_FAILED, message=_why(completion, decision), at=now),
+            operation.ABORTING,
+            operation.ErrorRecord(code=COMPLETION_FAILED, message=_why(completion, decision), at=now),
         )
-        gone += (Put(keys.state, ABORTING), Put(keys.error, encode(error)), DeleteRange(keys.completion))
+        gone += (
+            etcd.Put(keys.state, operation.ABORTING),
+            etcd.Put(keys.error, encode(error)),
+            etcd.DeleteRange(keys.completion),
+        )
     else:
         skipped = list(completion.skipped)
-        if decision.action == SKIP and completion.index is not None:
+        if decision.action == operation.SKIP and completion.index is not None:
             skipped.append(completion.index)
-        record = CompletionRecord(skipped=skipped, at=now)
-        gone += (Put(keys.completion, encode(record)),)
-    decision_stands = unchanged(KeyValue(keys.resolve, b"", decided, 0))
-    compares = (equals(keys.state, COMMITTING), decision_stands, absent(keys.cancel), epoch.held())
-    txn = Txn(compares, gone, (Get(epoch.key),))
+        record = operation.CompletionRecord(skipped=skipped, at=now)
+        gone += (etcd.Put(keys.completion, encode(record)),)
+    decision_stands = etcd.unchanged(etcd.KeyValue(keys.resolve, b"", decided, 0))
+    compares = (
+        etcd.equals(keys.state, operation.COMMITTING),
+        decision_stands,
+        etcd.absent(keys.cancel),
+        epoch.held(),
+    )
+    txn = etcd.Txn(compares, gone, (etcd.Get(epoch.key),))
     reached("act.before")
     result = await settle(client, txn, replied=lambda: reached("act.after"))
     if result.succeeded:
@@ -220,11 +207,11 @@ async def apply_resolve(
     return None
 
 
-def _written(keys: OperationKeys, events: EventsRecord | None) -> tuple[Op, ...]:
-    return () if events is None else (Put(keys.events, encode(events)),)
+def _written(keys: OperationKeys, events: operation.EventsRecord | None) -> tuple[etcd.Op, ...]:
+    return () if events is None else (etcd.Put(keys.events, encode(events)),)
 
 
-def _why(completion: CompletionRecord, decision: ResolveRecord) -> str:
+def _why(completion: operation.CompletionRecord, decision: operation.ResolveRecord) -> str:
     by = f" by {decision.by}" if decision.by else ""
     reason = f" ({decision.reason})" if decision.reason else ""
     what = f"{completion.step}: " if completion.step else ""
@@ -233,10 +220,10 @@ def _why(completion: CompletionRecord, decision: ResolveRecord) -> str:
     return f"aborted{by}{reason} after {completion.attempts} failed attempts: {what}{completion.error}"
 
 
-def _completion_of(kv: KeyValue) -> CompletionRecord:
-    return decode(kv.value, CompletionRecord, kv.key) if kv.exists else CompletionRecord()
+def _completion_of(kv: etcd.KeyValue) -> operation.CompletionRecord:
+    return decode(kv.value, operation.CompletionRecord, kv.key) if kv.exists else operation.CompletionRecord()
 
 
-def _check_epoch(leader: KeyValue, keys: OperationKeys, epoch: Epoch) -> None:
+def _check_epoch(leader: etcd.KeyValue, keys: OperationKeys, epoch: Epoch) -> None:
     if leader.create_revision != epoch.revision:
-        raise LeadershipLost(f"{keys.operation}: epoch {epoch.revision} is over")
+        raise errors.LeadershipLost(f"{keys.operation}: epoch {epoch.revision} is over")

@@ -12,22 +12,8 @@ from __future__ import annotations
 
 from distop.errors import OperationNotFound, PreconditionFailed, TableNotFound
 from distop.metastore.crashpoints import reached
+from distop.metastore.etcd import txn as etcd
 from distop.metastore.etcd.client import EtcdClient, Listing
-from distop.metastore.etcd.txn import (
-    Compare,
-    DeleteRange,
-    Get,
-    KeyValue,
-    Op,
-    Put,
-    Txn,
-    TxnResult,
-    absent,
-    created_at,
-    equals,
-    named,
-    unchanged,
-)
 from distop.metastore.etcd.update import settle, update
 from distop.metastore.etcd.watch import WatchBatch
 from distop.metastore.records.keyspace import Keyspace, OperationKeys, TableKeys
@@ -36,7 +22,9 @@ from distop.metastore.records.operation import RUNNING, PauseRecord
 from distop.metastore.records.record import encode
 
 
-async def pause_operation(client: EtcdClient, keys: OperationKeys, record: PauseRecord, audit: Put) -> bool:
+async def pause_operation(
+    client: EtcdClient, keys: OperationKeys, record: PauseRecord, audit: etcd.Put
+) -> bool:
     """IF it is running AND not paused AND this was not done before THEN ``.pause``, the index and the audit
     entry.
 
@@ -50,10 +38,10 @@ async def pause_operation(client: EtcdClient, keys: OperationKeys, record: Pause
         It is already being completed: only a running operation can be paused.
     """
     index = client.keyspace.paused_operation(keys.operation)
-    txn = Txn(
-        (equals(keys.state, RUNNING), absent(keys.pause), absent(audit.key)),
-        (Put(keys.pause, encode(record)), Put(index, b"{}"), audit),
-        (Get(keys.state), Get(keys.pause), Get(audit.key)),
+    txn = etcd.Txn(
+        (etcd.equals(keys.state, RUNNING), etcd.absent(keys.pause), etcd.absent(audit.key)),
+        (etcd.Put(keys.pause, encode(record)), etcd.Put(index, b"{}"), audit),
+        (etcd.Get(keys.state), etcd.Get(keys.pause), etcd.Get(audit.key)),
     )
     reached("pause.before")
     result = await settle(client, txn, replied=lambda: reached("pause.after"))
@@ -73,7 +61,7 @@ async def pause_operation(client: EtcdClient, keys: OperationKeys, record: Pause
     )
 
 
-async def resume_operation(client: EtcdClient, keys: OperationKeys, audit: Put) -> bool:
+async def resume_operation(client: EtcdClient, keys: OperationKeys, audit: etcd.Put) -> bool:
     """Remove ``.pause``; return whether it existed.
 
     Raises :class:`~distop.errors.OperationNotFound` when the operation has no state any more.
@@ -84,7 +72,7 @@ async def resume_operation(client: EtcdClient, keys: OperationKeys, audit: Put) 
     return await _resume(client, keys.pause, client.keyspace.paused_operation(keys.operation), audit)
 
 
-async def pause_table(client: EtcdClient, keys: TableKeys, record: PauseRecord, audit: Put) -> bool:
+async def pause_table(client: EtcdClient, keys: TableKeys, record: PauseRecord, audit: etcd.Put) -> bool:
     """IF the table exists AND is not paused AND this was not done before THEN ``<table>.pause``, the index
     and the audit entry.
 
@@ -92,51 +80,51 @@ async def pause_table(client: EtcdClient, keys: TableKeys, record: PauseRecord, 
     """
     index = keys.keyspace.paused_table(keys.name)
 
-    async def decide(read: TxnResult) -> tuple[Txn | None, bool]:
+    async def decide(read: etcd.TxnResult) -> tuple[etcd.Txn | None, bool]:
         table = _existing(keys, read.one(0, keys.table))
         done = read.one(2, audit.key).exists  # by this call: a reply was lost
         if done or read.one(1, keys.pause).exists:
             return None, done
         reached("pause.before")
-        puts = (Put(keys.pause, encode(record)), Put(index, b"{}"), audit)
-        return Txn((unchanged(table), absent(keys.pause), absent(audit.key)), puts), True
+        puts = (etcd.Put(keys.pause, encode(record)), etcd.Put(index, b"{}"), audit)
+        return etcd.Txn((etcd.unchanged(table), etcd.absent(keys.pause), etcd.absent(audit.key)), puts), True
 
     subject, replied = f"table {keys.name!r}", lambda: reached("pause.after")
-    reads = (Get(keys.table), Get(keys.pause), Get(audit.key))
+    reads = (etcd.Get(keys.table), etcd.Get(keys.pause), etcd.Get(audit.key))
     return (await update(client, reads, decide, subject=subject, replied=replied))[0]
 
 
-async def resume_table(client: EtcdClient, keys: TableKeys, audit: Put) -> bool:
+async def resume_table(client: EtcdClient, keys: TableKeys, audit: etcd.Put) -> bool:
     """Remove ``<table>.pause``; return whether it existed.
 
     Raises :class:`~distop.errors.TableNotFound`.
     """
     table = _existing(keys, await client.get(keys.table))
     # Its backlog may have been waiting: a leader must look. Not once it is dropped: nobody would remove this.
-    looked_at, exists = Put(keys.backlog_index, b"{}"), created_at(table.key, table.create_revision)
+    looked_at, exists = etcd.Put(keys.backlog_index, b"{}"), etcd.created_at(table.key, table.create_revision)
     index = keys.keyspace.paused_table(keys.name)
     return await _resume(client, keys.pause, index, audit, looked_at, compares=(exists,))
 
 
-def _existing(keys: TableKeys, table: KeyValue) -> KeyValue:
+def _existing(keys: TableKeys, table: etcd.KeyValue) -> etcd.KeyValue:
     if not table.exists:
         raise TableNotFound.named(keys.name)
     return table
 
 
 async def _resume(
-    client: EtcdClient, pause: bytes, index: bytes, *also: Op, compares: tuple[Compare, ...] = ()
+    client: EtcdClient, pause: bytes, index: bytes, *also: etcd.Op, compares: tuple[etcd.Compare, ...] = ()
 ) -> bool:
     existing = await client.get(pause)
     if not existing.exists:
         # An index entry without its pause (removed by hand) would block something that is not paused.
-        await settle(client, Txn((absent(pause),), (DeleteRange(index),)))
+        await settle(client, etcd.Txn((etcd.absent(pause),), (etcd.DeleteRange(index),)))
         return False
-    gone: tuple[Op, ...] = (DeleteRange(pause), DeleteRange(index), *also)
+    gone: tuple[etcd.Op, ...] = (etcd.DeleteRange(pause), etcd.DeleteRange(index), *also)
     # If it has changed since, it was resumed: by this very call, when its reply was lost, or another one.
     # A later pause must not be removed by this call.
     reached("resume.before")
-    txn = Txn((unchanged(existing), *compares), gone)
+    txn = etcd.Txn((etcd.unchanged(existing), *compares), gone)
     await settle(client, txn, replied=lambda: reached("resume.after"))
     return True
 
@@ -159,7 +147,7 @@ class PauseIndex:
                 self._since[event.kv.key] = event.kv.mod_revision
             else:
                 self._since.pop(event.kv.key, None)
-        changed = named((event.kv for event in change.events), self._keyspace.paused_by)
+        changed = etcd.named((event.kv for event in change.events), self._keyspace.paused_by)
         return {table for (table, _), _ in changed}
 
     def since(self, operation: OperationId) -> int:

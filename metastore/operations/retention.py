@@ -19,8 +19,8 @@ from distop.errors import CorruptRecord, InvalidName, OutcomeUnknown
 from distop.metastore.backlog.batches import DONE, OrderingRecord, ordering_of
 from distop.metastore.backlog.queue import change_ordering
 from distop.metastore.crashpoints import reached
+from distop.metastore.etcd import txn as etcd
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.txn import DeleteRange, Get, KeyValue, Put, Txn, named, unchanged
 from distop.metastore.operations.starting import forget_requests, forgotten
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.names import OperationId, escape
@@ -61,7 +61,7 @@ _BITE = 100
 
 async def continued(
     client: EtcdClient, keys: TableKeys, arg: OperationArg, history: HistoryRecord
-) -> tuple[HistoryRecord, Txn]:
+) -> tuple[HistoryRecord, etcd.Txn]:
     """The line of a successful operation of a series, and the changes to the line before.
 
     The request of the operation before is deleted, too. A repetition of it is refused by another compare: the
@@ -72,7 +72,7 @@ async def continued(
     key = keys.series(arg.series)
     pointer = await client.get(key)
     before = SeriesNote(name=arg.series, since=history.started_at)
-    gone = Txn()
+    gone = etcd.Txn()
     if (last := _last_of(pointer)) is not None:
         before, gone = await _replaced(client, keys, last, before)
     rows = history.count("rows") or 0
@@ -82,11 +82,13 @@ async def continued(
     note = msgspec.structs.replace(
         before, count=before.count + 1, rows=before.rows + rows, last=[*before.last, entry][-LAST:]
     )
-    moved = Txn((unchanged(pointer),), (Put(key, encode(SeriesRecord(operation=str(arg.id)))),))
+    moved = etcd.Txn(
+        (etcd.unchanged(pointer),), (etcd.Put(key, encode(SeriesRecord(operation=str(arg.id)))),)
+    )
     return msgspec.structs.replace(history, series=note), moved + gone
 
 
-def _last_of(pointer: KeyValue) -> OperationId | None:
+def _last_of(pointer: etcd.KeyValue) -> OperationId | None:
     """The operation that a series names as its last one; ``None`` also if that cannot be read."""
     if not pointer.exists:
         return None
@@ -98,7 +100,7 @@ def _last_of(pointer: KeyValue) -> OperationId | None:
 
 async def _replaced(
     client: EtcdClient, keys: TableKeys, last: OperationId, anew: SeriesNote
-) -> tuple[SeriesNote, Txn]:
+) -> tuple[SeriesNote, etcd.Txn]:
     """The summary of the last line, and the removal of it and of earlier ones that had to wait.
 
     The line of an operation with quarantined rows stays, as if there were no series: it says where they are.
@@ -109,25 +111,27 @@ async def _replaced(
     line = keys.history(last)
     kv = await client.get(line)
     if not kv.exists:
-        return anew, Txn()  # it was deleted
+        return anew, etcd.Txn()  # it was deleted
     try:
         record = decode(kv.value, HistoryRecord, line)
     except CorruptRecord:
-        return anew, Txn()  # the doctor reports it
+        return anew, etcd.Txn()  # the doctor reports it
     note = record.series or anew
     ended = [] if record.facts.get("quarantine") else [str(last)]
     lines = [OperationId.parse(one) for one in [*note.lines, *ended]]
     request = keys.request(record.request_id)
     wanted = [request, *(keys.operation(one).arg for one in lines)]
-    read = await client.read_at_once([Get(key) for key in wanted])
+    read = await client.read_at_once([etcd.Get(key) for key in wanted])
     asked, *args = (read.one(index, key) for index, key in enumerate(wanted))
     waiting = [str(one) for one, arg in zip(lines, args, strict=True) if arg.exists]
-    gone = Txn(then=tuple(DeleteRange(keys.history(one)) for one in lines if str(one) not in waiting))
+    gone = etcd.Txn(
+        then=tuple(etcd.DeleteRange(keys.history(one)) for one in lines if str(one) not in waiting)
+    )
     if record.request_id and asked.exists:
         with suppress(CorruptRecord):  # then it stays: when it is to be forgotten is not known
             known = decode(asked.value, RequestRecord, request)
             if known.operation == str(last):
-                gone += Txn((unchanged(asked),), forgotten(keys, record.request_id, known))
+                gone += etcd.Txn((etcd.unchanged(asked),), forgotten(keys, record.request_id, known))
     return msgspec.structs.replace(note, lines=waiting[-MAX_LINES:]), gone
 
 
@@ -139,7 +143,7 @@ async def forget_series(client: EtcdClient, keys: TableKeys, note: SeriesNote) -
     # Its value cannot be compared: a newer version may have written fields that this one does not know.
     with suppress(CorruptRecord, OutcomeUnknown):
         if decode(pointer.value, SeriesRecord, pointer.key).operation == note.last[-1].operation:
-            await client.txn(Txn((unchanged(pointer),), (DeleteRange(pointer.key),)))
+            await client.txn(etcd.Txn((etcd.unchanged(pointer),), (etcd.DeleteRange(pointer.key),)))
 
 
 async def entry_of(
@@ -185,7 +189,7 @@ async def prune(client: EtcdClient, keys: TableKeys, *, now: float, keep: int = 
     except CorruptRecord as error:  # how many to remember is unknown: all of them
         log.warning("batches_not_pruned", extra={"table": keys.name, "error": str(error)})
     await forget_requests(client, keys, now)
-    spared = {keys.history(operation) for operation, _ in named(active.kvs, keyspace.parse_active)}
+    spared = {keys.history(operation) for operation, _ in etcd.named(active.kvs, keyspace.parse_active)}
     listing = await client.scan(keys.history_prefix)
     records = []
     for kv in listing.kvs:
@@ -207,9 +211,9 @@ async def prune(client: EtcdClient, keys: TableKeys, *, now: float, keep: int = 
     return len(victims)
 
 
-def _removal(kvs: Sequence[KeyValue]) -> Txn:
+def _removal(kvs: Sequence[etcd.KeyValue]) -> etcd.Txn:
     """IF the keys are as read THEN they are gone."""
-    return Txn(tuple(map(unchanged, kvs)), tuple(DeleteRange(kv.key) for kv in kvs))
+    return etcd.Txn(tuple(map(etcd.unchanged, kvs)), tuple(etcd.DeleteRange(kv.key) for kv in kvs))
 
 
 async def forget_batches(client: EtcdClient, keys: TableKeys) -> int:
@@ -232,11 +236,11 @@ async def forget_batches(client: EtcdClient, keys: TableKeys) -> int:
         await _forget(client, keys, bite[0], bite[-1])
     room = keep + keep // SLACK - (len(listing.kvs) - len(victims))
 
-    async def change(now: OrderingRecord) -> tuple[OrderingRecord, Txn] | None:
+    async def change(now: OrderingRecord) -> tuple[OrderingRecord, etcd.Txn] | None:
         if now.remember != keep or not room:
             return None
         # Counted from before the listing: batches applied meanwhile may count twice, but are never missed.
-        return msgspec.structs.replace(now, forget_at=ordering.applied + room), Txn()
+        return msgspec.structs.replace(now, forget_at=ordering.applied + room), etcd.Txn()
 
     if ordering.applied:
         await change_ordering(client, keys, change, request="")
@@ -253,15 +257,15 @@ async def _forget_unordered(client: EtcdClient, keys: TableKeys, keep: int) -> i
     return len(oldest)
 
 
-async def _forget(client: EtcdClient, keys: TableKeys, first: KeyValue, last: KeyValue) -> None:
+async def _forget(client: EtcdClient, keys: TableKeys, first: etcd.KeyValue, last: etcd.KeyValue) -> None:
     name = last.key[len(keys.applied_prefix) :].decode()
 
-    async def change(now: OrderingRecord) -> tuple[OrderingRecord, Txn] | None:
+    async def change(now: OrderingRecord) -> tuple[OrderingRecord, etcd.Txn] | None:
         # The table that is compared was read before: while this key stands, it is the one that was listed.
         if (await client.get(first.key)).mod_revision != first.mod_revision:
             return None
         forgotten = max(now.forgotten, name, key=str.encode)
         changed = msgspec.structs.replace(now, forgotten=forgotten)
-        return changed, Txn(then=(DeleteRange(first.key, last.key + b"\0"),))
+        return changed, etcd.Txn(then=(etcd.DeleteRange(first.key, last.key + b"\0"),))
 
     await change_ordering(client, keys, change, request="")

@@ -33,21 +33,7 @@ import msgspec
 
 from distop.errors import InvalidArgument, OutcomeUnknown
 from distop.metastore.crashpoints import reached
-from distop.metastore.etcd.txn import (
-    Compare,
-    DeleteRange,
-    Get,
-    KeyValue,
-    Op,
-    Put,
-    Txn,
-    TxnResult,
-    absent,
-    created_at,
-    equals,
-    named,
-    unchanged,
-)
+from distop.metastore.etcd import txn as etcd
 from distop.metastore.etcd.update import PATIENCE_S, settle
 from distop.metastore.records.keyspace import OperationKeys, TableKeys
 from distop.metastore.records.names import escape, prefix_end
@@ -84,16 +70,16 @@ GIVE_BACK_S = 1.0
 """How long it may take to stop counting a released run: its process is about to end."""
 
 
-def index_puts(keys: OperationKeys, *, waits: bool = True) -> tuple[Put, ...]:
+def index_puts(keys: OperationKeys, *, waits: bool = True) -> tuple[etcd.Put, ...]:
     """The entries of a new operation; ``waits``: for an executor."""
     entry = encode(ActiveRecord(type=keys.operation.type))
-    active = Put(keys.keyspace.active_operation(keys.operation), entry)
-    return (active, Put(keys.waiting, entry)) if waits else (active,)
+    active = etcd.Put(keys.keyspace.active_operation(keys.operation), entry)
+    return (active, etcd.Put(keys.waiting, entry)) if waits else (active,)
 
 
-def waiting_puts(keys: OperationKeys, why: str) -> tuple[Put, Put]:
+def waiting_puts(keys: OperationKeys, why: str) -> tuple[etcd.Put, etcd.Put]:
     """The entries that let an operation wait for an executor again; ``why``: see :class:`QueuedRecord`."""
-    return index_puts(keys)[1], Put(keys.queued, encode(QueuedRecord(why=why, at=time.time())))
+    return index_puts(keys)[1], etcd.Put(keys.queued, encode(QueuedRecord(why=why, at=time.time())))
 
 
 async def active_operations(client: EtcdClient, keys: TableKeys) -> list[OperationArg]:
@@ -112,10 +98,10 @@ async def active_operations(client: EtcdClient, keys: TableKeys) -> list[Operati
     return found
 
 
-def _wait_txn(keys: OperationKeys) -> Txn:
+def _wait_txn(keys: OperationKeys) -> etcd.Txn:
     """IF ``.state = running`` AND nobody runs it AND it has no entry THEN an entry."""
-    compares = equals(keys.state, RUNNING), absent(keys.runner), absent(keys.waiting)
-    return Txn(compares, waiting_puts(keys, "lost"))
+    compares = etcd.equals(keys.state, RUNNING), etcd.absent(keys.runner), etcd.absent(keys.waiting)
+    return etcd.Txn(compares, waiting_puts(keys, "lost"))
 
 
 async def wait_again(client: EtcdClient, operations: Sequence[OperationKeys]) -> None:
@@ -125,7 +111,7 @@ async def wait_again(client: EtcdClient, operations: Sequence[OperationKeys]) ->
     """
     for start in range(0, len(operations), _AT_ONCE):
         reached("wait.before")
-        txn = Txn(then=tuple(_wait_txn(keys) for keys in operations[start : start + _AT_ONCE]))
+        txn = etcd.Txn(then=tuple(_wait_txn(keys) for keys in operations[start : start + _AT_ONCE]))
         await settle(client, txn, patience_s=PATIENCE_S, replied=lambda: reached("wait.after"))
 
 
@@ -147,11 +133,11 @@ class Run:
         """Identifies the run: the operation's root and the run token."""
         return self.keys.root, self.token
 
-    def held(self) -> tuple[Compare, Compare]:
+    def held(self) -> tuple[etcd.Compare, etcd.Compare]:
         """The fence: holds as long as the operation is running under this run."""
-        return equals(self.keys.state, RUNNING), created_at(self.keys.runner, self.token)
+        return etcd.equals(self.keys.state, RUNNING), etcd.created_at(self.keys.runner, self.token)
 
-    def why_over(self, state: KeyValue, runner: KeyValue) -> str:
+    def why_over(self, state: etcd.KeyValue, runner: etcd.KeyValue) -> str:
         """Why the run is no longer held, in words; empty while it is."""
         if not state.exists:
             return "the operation is over"
@@ -166,15 +152,17 @@ async def why_over(client: EtcdClient, run: Run) -> tuple[str, int]:
     """
     keys = run.keys
     wanted = (keys.state, keys.runner, keys.pause, keys.table_pause)
-    result = await settle(client, Txn(then=tuple(Get(key) for key in wanted)), patience_s=PATIENCE_S)
+    result = await settle(
+        client, etcd.Txn(then=tuple(etcd.Get(key) for key in wanted)), patience_s=PATIENCE_S
+    )
     state, runner, *pauses = (result.one(index, key) for index, key in enumerate(wanted))
     paused = PAUSED if any(pause.exists for pause in pauses) else ""
     return run.why_over(state, runner) or paused, result.revision
 
 
-def not_paused(keys: OperationKeys) -> tuple[Compare, Compare]:
+def not_paused(keys: OperationKeys) -> tuple[etcd.Compare, etcd.Compare]:
     """Holds while neither the operation nor its table is paused."""
-    return absent(keys.pause), absent(keys.table_pause)
+    return etcd.absent(keys.pause), etcd.absent(keys.table_pause)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +174,7 @@ class Taken:
     arg: OperationArg
     unfinished: list[str]
     """Partitions without a result, in the order of the plan."""
-    job_keys: list[KeyValue] = field(default_factory=list)
+    job_keys: list[etcd.KeyValue] = field(default_factory=list)
     """The keys of its jobs, without values."""
 
 
@@ -205,16 +193,16 @@ async def take_runner(
 
     After an error it may be held all the same: :func:`give_back` finds it.
     """
-    txn = Txn(
-        (equals(keys.state, RUNNING), absent(keys.runner), *not_paused(keys)),
+    txn = etcd.Txn(
+        (etcd.equals(keys.state, RUNNING), etcd.absent(keys.runner), *not_paused(keys)),
         (
-            Put(keys.runner, encode(record), lease),
-            Get(keys.runner),
-            Get(keys.arg),
+            etcd.Put(keys.runner, encode(record), lease),
+            etcd.Get(keys.runner),
+            etcd.Get(keys.arg),
             _few_jobs(keys),
-            DeleteRange(keys.waiting),
+            etcd.DeleteRange(keys.waiting),
         ),
-        (Get(keys.state), Get(keys.waiting)),
+        (etcd.Get(keys.state), etcd.Get(keys.waiting)),
         lane=keys.table_prefix,
     )
     reached("take.before")
@@ -222,27 +210,27 @@ async def take_runner(
     if not result.succeeded:
         if result.got(1) and result.one(0, keys.state).value != RUNNING:
             # Its keys were removed by hand. It never runs again, so its waiting entry is useless.
-            await settle(client, Txn(then=(DeleteRange(keys.waiting),)), patience_s=PATIENCE_S)
+            await settle(client, etcd.Txn(then=(etcd.DeleteRange(keys.waiting),)), patience_s=PATIENCE_S)
         if result.doubt:
             raise OutcomeUnknown(f"an earlier copy of the request may have taken {keys.operation}")
         return None
     run, value = Run(keys, result.one(1, keys.runner).create_revision), result.one(2, keys.arg).value
     arg = decode(value, OperationArg, keys.arg)
     jobs = result.results[3]
-    listed = jobs.got(0) if isinstance(jobs, TxnResult) and jobs.succeeded else None
+    listed = jobs.got(0) if isinstance(jobs, etcd.TxnResult) and jobs.succeeded else None
     if listed is None or len(listed) == _LISTED_AT_ONCE:
         listed = (await client.scan(keys.prefix, keys_only=True)).kvs
     return Taken(run, value, arg, without_result(keys, arg, listed), listed)
 
 
-def _few_jobs(keys: OperationKeys) -> Txn:
+def _few_jobs(keys: OperationKeys) -> etcd.Txn:
     """Reads the keys of jobs, unless the leader has written a count: then there are many, and etcd would
     block all writes while it reads them."""
-    jobs = Get(keys.prefix, prefix_end(keys.prefix), keys_only=True, limit=_LISTED_AT_ONCE)
-    return Txn((absent(keys.job_counts),), (jobs,))
+    jobs = etcd.Get(keys.prefix, prefix_end(keys.prefix), keys_only=True, limit=_LISTED_AT_ONCE)
+    return etcd.Txn((etcd.absent(keys.job_counts),), (jobs,))
 
 
-def without_result(keys: OperationKeys, arg: OperationArg, kvs: Iterable[KeyValue]) -> list[str]:
+def without_result(keys: OperationKeys, arg: OperationArg, kvs: Iterable[etcd.KeyValue]) -> list[str]:
     """The partitions without a result among the keys of an operation, in the order of the plan."""
     finished = set()
     for kv in kvs:
@@ -255,13 +243,13 @@ def without_result(keys: OperationKeys, arg: OperationArg, kvs: Iterable[KeyValu
 async def release_runner(client: EtcdClient, run: Run, *, again: bool = False) -> None:
     """Release an operation; does nothing if it is already lost. ``again``: work is left, so if the operation
     still runs, it waits for another runner."""
-    runner = created_at(run.keys.runner, run.token)
-    gone: tuple[Op, ...] = (DeleteRange(run.keys.runner),)
+    runner = etcd.created_at(run.keys.runner, run.token)
+    gone: tuple[etcd.Op, ...] = (etcd.DeleteRange(run.keys.runner),)
     if again:
-        gone += (Txn((equals(run.keys.state, RUNNING),), waiting_puts(run.keys, "given back")),)
+        gone += (etcd.Txn((etcd.equals(run.keys.state, RUNNING),), waiting_puts(run.keys, "given back")),)
     reached("release.before")
     await settle(
-        client, Txn((runner,), gone), patience_s=PATIENCE_S, replied=lambda: reached("release.after")
+        client, etcd.Txn((runner,), gone), patience_s=PATIENCE_S, replied=lambda: reached("release.after")
     )
 
 
@@ -272,11 +260,11 @@ async def give_back(client: EtcdClient, lease: int, keep: Callable[[Run], bool])
     a release. Those that have ended are released, too: their staged files are swept only then.
     """
     space, end, bound = client.keyspace, b".runner", await client.lease_keys(lease)
-    roots = (KeyValue.missing(key.removesuffix(end)) for key in bound if key.endswith(end))
-    keys = [space.operation(operation) for operation, _ in named(roots, space.parse_root)]
+    roots = (etcd.KeyValue.missing(key.removesuffix(end)) for key in bound if key.endswith(end))
+    keys = [space.operation(operation) for operation, _ in etcd.named(roots, space.parse_root)]
     if not keys:
         return []
-    read = await client.read_many([Get(one.runner, keys_only=True) for one in keys])
+    read = await client.read_many([etcd.Get(one.runner, keys_only=True) for one in keys])
     runners = (read.one(index, one.runner) for index, one in enumerate(keys))
     held = [
         Run(one, runner.create_revision)
@@ -306,7 +294,7 @@ class DynamicRun:
     def __init__(self, client: EtcdClient, run: Run) -> None:
         self.run = run
         self._client = client
-        self._existing = KeyValue.missing(run.keys.run)
+        self._existing = etcd.KeyValue.missing(run.keys.run)
 
     @property
     def count(self) -> int | None:
@@ -335,12 +323,12 @@ class DynamicRun:
         while more and self.count is None:
             page = await self._client.get_range(start, end, keys_only=True, limit=REMOVED_AT_ONCE)
             more = page.more
-            gone = (DeleteRange(page.kvs[0].key, page.kvs[-1].key + b"\0"),) if page.kvs else ()
+            gone = (etcd.DeleteRange(page.kvs[0].key, page.kvs[-1].key + b"\0"),) if page.kvs else ()
             record = encode(self._mine())
-            txn = Txn(
-                (*self.run.held(), unchanged(self._existing)),
-                (Put(keys.run, record), *gone),
-                (Get(keys.run), Get(keys.state), Get(keys.runner)),
+            txn = etcd.Txn(
+                (*self.run.held(), etcd.unchanged(self._existing)),
+                (etcd.Put(keys.run, record), *gone),
+                (etcd.Get(keys.run), etcd.Get(keys.state), etcd.Get(keys.runner)),
             )
             reached("run.begin.before")
             result = await settle(
@@ -348,7 +336,7 @@ class DynamicRun:
             )
             if result.succeeded:
                 created = self._existing.create_revision or result.revision
-                self._existing = KeyValue(keys.run, record, result.revision, created)
+                self._existing = etcd.KeyValue(keys.run, record, result.revision, created)
                 continue
             if self.run.why_over(result.one(1, keys.state), result.one(2, keys.runner)):
                 return False
@@ -397,10 +385,10 @@ class DynamicRun:
         """IF the run is held AND ``.run`` is as read THEN it gets this value. ``None``: the run is held, but
         its record has another value of its own, which is read now."""
         keys = self.run.keys
-        txn = Txn(
-            (*self.run.held(), unchanged(self._existing)),
-            (Put(keys.run, value),),
-            (Get(keys.run), Get(keys.state), Get(keys.runner)),
+        txn = etcd.Txn(
+            (*self.run.held(), etcd.unchanged(self._existing)),
+            (etcd.Put(keys.run, value),),
+            (etcd.Get(keys.run), etcd.Get(keys.state), etcd.Get(keys.runner)),
         )
         if seals:
             reached("count.seal.before")
@@ -410,7 +398,7 @@ class DynamicRun:
         else:
             result = await settle(self._client, txn, patience_s=patience_s)
         if result.succeeded:
-            self._existing = KeyValue(keys.run, value, result.revision, self._existing.create_revision)
+            self._existing = etcd.KeyValue(keys.run, value, result.revision, self._existing.create_revision)
             return True
         existing = result.one(0, keys.run)
         if existing.exists and existing.value == value:

@@ -20,32 +20,11 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from distop.errors import (
-    ArgumentTooLarge,
-    Compacted,
-    DistopError,
-    IncompatibleOperation,
-    OutcomeUnknown,
-    RequestIdReused,
-    RolledBack,
-    TableNotFound,
-    TablePaused,
-)
+from distop import errors
 from distop.metastore.backlog.undoing import still_done
 from distop.metastore.crashpoints import reached
+from distop.metastore.etcd import txn as etcd
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.txn import (
-    MAX_REQUEST_BYTES,
-    DeleteRange,
-    Get,
-    KeyValue,
-    Op,
-    Put,
-    Txn,
-    TxnResult,
-    absent,
-    unchanged,
-)
 from distop.metastore.etcd.update import update
 from distop.metastore.operations.runs import index_puts
 from distop.metastore.records.keyspace import TableKeys
@@ -86,7 +65,7 @@ _BITE = 40
 """Requests deleted by one transaction: two deletes and a compare each, under etcd's 128."""
 
 
-def remembered(keys: TableKeys, arg: OperationArg, before: RequestRecord | None) -> tuple[Op, ...]:
+def remembered(keys: TableKeys, arg: OperationArg, before: RequestRecord | None) -> tuple[etcd.Op, ...]:
     """A start's writes for its request.
 
     Parameters
@@ -95,13 +74,13 @@ def remembered(keys: TableKeys, arg: OperationArg, before: RequestRecord | None)
         The earlier record of this id: it has failed, and is started again.
     """
     expiry = _expiry(keys, arg.request_id, arg.request_note.forget_at)
-    ops: tuple[Op, ...] = (_put(keys, arg, ""), Put(expiry, b"{}"))
+    ops: tuple[etcd.Op, ...] = (_put(keys, arg, ""), etcd.Put(expiry, b"{}"))
     if before is not None and (old := _expiry(keys, arg.request_id, before.forget_at)) != expiry:
-        ops += (DeleteRange(old),)
+        ops += (etcd.DeleteRange(old),)
     return ops
 
 
-def answered(keys: TableKeys, arg: OperationArg, outcome: str, now: float) -> tuple[Op, ...]:
+def answered(keys: TableKeys, arg: OperationArg, outcome: str, now: float) -> tuple[etcd.Op, ...]:
     """A finish's writes for the request of its operation; nothing if it may be forgotten by then."""
     return (_put(keys, arg, outcome),) if arg.request_id and now < arg.request_note.forget_at else ()
 
@@ -114,7 +93,7 @@ def done_otherwise(
     now: float,
     *,
     keep_s: float = REMEMBER_S,
-) -> Txn:
+) -> etcd.Txn:
     """Writes that note a request that starts no operation, with its effect, unless its id was used before.
 
     Parameters
@@ -128,22 +107,24 @@ def done_otherwise(
         operation=str(what), digest=digest, at=now, forget_at=now + keep_s, outcome=SUCCESS
     )
     own = keys.request(request_id)
-    noted = Put(own, encode(record)), Put(_expiry(keys, request_id, record.forget_at), b"{}")
-    return Txn((absent(own),), noted)
+    noted = etcd.Put(own, encode(record)), etcd.Put(_expiry(keys, request_id, record.forget_at), b"{}")
+    return etcd.Txn((etcd.absent(own),), noted)
 
 
-def done_before(keys: TableKeys, arg: OperationArg) -> tuple[Op, ...]:
+def done_before(keys: TableKeys, arg: OperationArg) -> tuple[etcd.Op, ...]:
     """Writes that record the success of a request's operation, of which no other record is left."""
     expiry = _expiry(keys, arg.request_id, arg.request_note.forget_at)
-    return _put(keys, arg, SUCCESS), Put(expiry, b"{}")
+    return _put(keys, arg, SUCCESS), etcd.Put(expiry, b"{}")
 
 
-def forgotten(keys: TableKeys, request_id: str, record: RequestRecord) -> tuple[Op, ...]:
+def forgotten(keys: TableKeys, request_id: str, record: RequestRecord) -> tuple[etcd.Op, ...]:
     """The early removal of a remembered request."""
-    return DeleteRange(keys.request(request_id)), DeleteRange(_expiry(keys, request_id, record.forget_at))
+    return etcd.DeleteRange(keys.request(request_id)), etcd.DeleteRange(
+        _expiry(keys, request_id, record.forget_at)
+    )
 
 
-def _put(keys: TableKeys, arg: OperationArg, outcome: str) -> Put:
+def _put(keys: TableKeys, arg: OperationArg, outcome: str) -> etcd.Put:
     note = arg.request_note
     record = RequestRecord(
         operation=str(arg.id),
@@ -153,7 +134,7 @@ def _put(keys: TableKeys, arg: OperationArg, outcome: str) -> Put:
         forget_at=note.forget_at,
         outcome=outcome,
     )
-    return Put(keys.request(arg.request_id), encode(record))
+    return etcd.Put(keys.request(arg.request_id), encode(record))
 
 
 def _expiry(keys: TableKeys, request_id: str, at: float) -> bytes:
@@ -170,12 +151,12 @@ async def forget_requests(client: EtcdClient, keys: TableKeys, now: float) -> in
     due = [kv for kv in due if keys.request_of_expiry(kv.key)]
     for first in range(0, len(due), _BITE):
         bite = due[first : first + _BITE]
-        gone = [DeleteRange(key) for kv in bite for key in (kv.key, keys.request_of_expiry(kv.key))]
+        gone = [etcd.DeleteRange(key) for kv in bite for key in (kv.key, keys.request_of_expiry(kv.key))]
         try:
             reached("prune.before")
-            await client.txn(Txn(tuple(unchanged(kv) for kv in bite), tuple(gone)))
+            await client.txn(etcd.Txn(tuple(etcd.unchanged(kv) for kv in bite), tuple(gone)))
             reached("prune.after")
-        except OutcomeUnknown:
+        except errors.OutcomeUnknown:
             continue
     return len(due)
 
@@ -217,17 +198,17 @@ class TableState:
 
     record: TableRecord
     head: Head | None
-    recent_watermarks: KeyValue
+    recent_watermarks: etcd.KeyValue
     """Their revision is that of all of them."""
-    run_ops_kv: KeyValue
-    next_instance_kv: KeyValue
+    run_ops_kv: etcd.KeyValue
+    next_instance_kv: etcd.KeyValue
     request: RequestRecord | None
-    request_kv: KeyValue
+    request_kv: etcd.KeyValue
     revision: int
     pause: PauseRecord | None = None
     """Why nothing may start."""
     index: IndexRecord | None = None
-    planned_on: tuple[KeyValue, ...] = ()
+    planned_on: tuple[etcd.KeyValue, ...] = ()
     """The state that planning reads; all of it is compared."""
     instead_of: str = ""
     """The earlier operation of the request, whose rows the new one replaces."""
@@ -251,7 +232,7 @@ class Started:
     """Of the start, or of the read that found it."""
     state: TableState | None = None
     """The state it was started on, if this call started it."""
-    txn: Txn = Txn()
+    txn: etcd.Txn = etcd.Txn()
     """What this call did."""
 
 
@@ -268,21 +249,21 @@ async def read_table_state(client: EtcdClient, keys: TableKeys, request: StartRe
     return table_state(keys, request, await client.read_at_once(start_reads(keys, request)))
 
 
-def start_reads(keys: TableKeys, request: StartRequest) -> list[Get]:
+def start_reads(keys: TableKeys, request: StartRequest) -> list[etcd.Get]:
     """The keys that a start depends on."""
     own, next_instance = keys.request(request.request_id), keys.next_instance(request.type)
     wanted = [keys.table, keys.run_ops, next_instance, own, keys.pause, keys.head, keys.watermarks]
     if request.index:
         wanted.append(keys.index(request.index))
-    return [Get(key) for key in wanted]
+    return [etcd.Get(key) for key in wanted]
 
 
-def table_state(keys: TableKeys, request: StartRequest, read: TxnResult) -> TableState:
+def table_state(keys: TableKeys, request: StartRequest, read: etcd.TxnResult) -> TableState:
     """What a start depends on, from the result of reading :func:`start_reads`."""
     found = [read.one(index, get.key) for index, get in enumerate(start_reads(keys, request))]
     table, run_ops, next_instance, known, pause, head, watermarks, *indexes = found
     if not table.exists:
-        raise TableNotFound.named(keys.name)
+        raise errors.TableNotFound.named(keys.name)
     index = indexes[0] if indexes and indexes[0].exists else None
     return TableState(
         record=decode(table.value, TableRecord, table.key),
@@ -303,7 +284,7 @@ def check_not_paused(state: TableState) -> None:
     """Raise :class:`~distop.errors.TablePaused` if nothing may start on the table."""
     if state.pause is not None:
         name = state.record.name
-        raise TablePaused(
+        raise errors.TablePaused(
             f"table {name!r} is paused{said_of(state.pause)}",
             hint=f"resume it: distop resume {name}",
             details={"table": name, "by": state.pause.by},
@@ -329,7 +310,7 @@ def answered_before(state: TableState, request: StartRequest) -> OperationId | N
     if state.request.outcome not in ("", SUCCESS) and len(calls) == 2 and "" not in calls:
         return None
     if state.request.digest != request.digest:
-        raise RequestIdReused(
+        raise errors.RequestIdReused(
             f"request id {request.request_id!r} was used for {operation} with another body",
             details={"operation": str(operation), "field": "request_id"},
         )
@@ -363,33 +344,33 @@ class FollowUpStart:
 
     arg: OperationArg
     request: StartRequest
-    next_instance_kv: KeyValue
+    next_instance_kv: etcd.KeyValue
     """The number of the next instance as it was read; the finishing transaction compares it."""
-    planned_on: tuple[KeyValue, ...] = ()
+    planned_on: tuple[etcd.KeyValue, ...] = ()
     """The state it was planned on, read before the finishing transaction."""
 
-    def txn(self, keys: TableKeys) -> Txn:
+    def txn(self, keys: TableKeys) -> etcd.Txn:
         """Its contribution to the finishing transaction, which writes ``runOps`` itself."""
-        absent_request = absent(keys.request(self.request.request_id))
-        planned = (unchanged(kv) for kv in self.planned_on)
-        compares = (unchanged(self.next_instance_kv), absent_request, *planned)
+        absent_request = etcd.absent(keys.request(self.request.request_id))
+        planned = (etcd.unchanged(kv) for kv in self.planned_on)
+        compares = (etcd.unchanged(self.next_instance_kv), absent_request, *planned)
         # Its table may be paused: also without jobs it waits then, and is sealed by the leader.
-        return Txn(compares, _new_operation(keys, self.arg, RUNNING))
+        return etcd.Txn(compares, _new_operation(keys, self.arg, RUNNING))
 
 
-def start_txn(keys: TableKeys, state: TableState, arg: OperationArg) -> Txn:
+def start_txn(keys: TableKeys, state: TableState, arg: OperationArg) -> etcd.Txn:
     """The transaction itself, as a value."""
-    return Txn(
+    return etcd.Txn(
         # What this writes makes each of the first three compares fail: sent twice, it happens once.
         compares=(
-            unchanged(state.run_ops_kv),
-            unchanged(state.next_instance_kv),
-            unchanged(state.request_kv),
-            absent(keys.pause),
-            *(unchanged(kv) for kv in state.planned_on),
+            etcd.unchanged(state.run_ops_kv),
+            etcd.unchanged(state.next_instance_kv),
+            etcd.unchanged(state.request_kv),
+            etcd.absent(keys.pause),
+            *(etcd.unchanged(kv) for kv in state.planned_on),
         ),
         then=(
-            Put(keys.run_ops, slots_with(state.run_ops_kv.value, arg.id)),
+            etcd.Put(keys.run_ops, slots_with(state.run_ops_kv.value, arg.id)),
             *_new_operation(keys, arg, first_state(arg), state.request),
         ),
         lane=keys.prefix,
@@ -404,14 +385,14 @@ def first_state(arg: OperationArg) -> bytes:
 
 def _new_operation(
     keys: TableKeys, arg: OperationArg, state: bytes, before: RequestRecord | None = None
-) -> tuple[Op, ...]:
+) -> tuple[etcd.Op, ...]:
     """All keys of a new operation, except ``runOps``; ``before``: the existing record of its request."""
     operation = arg.id
     op_keys = keys.operation(operation)
     return (
-        Put(keys.next_instance(operation.type), str(operation.instance + 1).encode()),
-        Put(op_keys.arg, encode(arg)),
-        Put(op_keys.state, state),
+        etcd.Put(keys.next_instance(operation.type), str(operation.instance + 1).encode()),
+        etcd.Put(op_keys.arg, encode(arg)),
+        etcd.Put(op_keys.state, state),
         *remembered(keys, arg, before),
         *index_puts(op_keys, waits=state == RUNNING),
         *operation_puts(keys, arg),
@@ -425,7 +406,7 @@ async def start(
     make_arg: Callable[[TableState], Awaitable[OperationArg]],
     *,
     compatible: Callable[[str], bool],
-    guess: TxnResult | None = None,
+    guess: etcd.TxnResult | None = None,
 ) -> Started:
     """Start an operation, or find the one that this request has started before.
 
@@ -449,21 +430,21 @@ async def start(
         The table changes faster than the operation can be planned. Nothing was written.
     """
 
-    async def decide(read: TxnResult) -> tuple[Txn | None, Started]:
+    async def decide(read: etcd.TxnResult) -> tuple[etcd.Txn | None, Started]:
         try:
             return await decide_on(table_state(keys, request, read))
-        except DistopError as error:
+        except errors.DistopError as error:
             if read is not guess:
                 raise
             now = await client.read_at_once(reads)
-            if now.results == read.results and not isinstance(error, Compacted):
+            if now.results == read.results and not isinstance(error, errors.Compacted):
                 raise  # it was right
         return await decide_on(table_state(keys, request, now))
 
-    async def decide_on(now: TableState) -> tuple[Txn | None, Started]:
+    async def decide_on(now: TableState) -> tuple[etcd.Txn | None, Started]:
         try:
             known = answered_before(now, request)
-        except RequestIdReused:
+        except errors.RequestIdReused:
             if now.request is not None and now.request.outcome == SUCCESS and not request.again_of:
                 await still_done(client, keys, request.request_id, now.request)
             raise
@@ -473,7 +454,7 @@ async def start(
                 return None, Started(operation=known, request=now.request)
             try:
                 name = await still_done(client, keys, request.request_id, now.request)
-            except RolledBack:
+            except errors.RolledBack:
                 if request.again_of != now.request.operation:
                     raise
             else:
@@ -482,15 +463,16 @@ async def start(
                 now = replace(now, instead_of=request.again_of)
         check_not_paused(now)
         if (other := operation_in_the_way(now.run_ops_kv.value, request, compatible)) is not None:
-            raise IncompatibleOperation(
+            raise errors.IncompatibleOperation(
                 f"{request.type} on {request.table!r} cannot start while {other} is running",
                 details={"operation": str(other), "table": request.table},
             )
         arg = await make_arg(now)
         txn = start_txn(keys, now, arg)
-        if txn.size() > MAX_REQUEST_BYTES:
-            raise ArgumentTooLarge(
-                f"the operation's argument takes {txn.size():,} bytes, etcd allows {MAX_REQUEST_BYTES:,}",
+        if txn.size() > etcd.MAX_REQUEST_BYTES:
+            raise errors.ArgumentTooLarge(
+                f"the operation's argument takes {txn.size():,} bytes, "
+                f"etcd allows {etcd.MAX_REQUEST_BYTES:,}",
                 details={"field": "argument"},
             )
         reached("start.before")
@@ -500,7 +482,7 @@ async def start(
     subject, replied = f"table {keys.name!r}", lambda: reached("start.after")
     try:
         started, revision = await update(client, reads, decide, subject=subject, first=guess, replied=replied)
-    except OutcomeUnknown as error:
+    except errors.OutcomeUnknown as error:
         error.details.setdefault("request_id", request.request_id)
         raise
     return replace(started, revision=revision)
@@ -513,7 +495,7 @@ def slots_with(run_ops: bytes, operation: OperationId) -> bytes:
     return encode_plain(slots)
 
 
-def slots_without(run_ops_kv: KeyValue, operation: OperationId) -> bytes | None:
+def slots_without(run_ops_kv: etcd.KeyValue, operation: OperationId) -> bytes | None:
     """The new value of ``runOps`` once ``operation`` is over; ``None`` when nothing is left in it."""
     run_ops = decode_run_ops(run_ops_kv.value)
     left: Collection[str] = [slot for slot in run_ops.get(operation.type, []) if slot != operation.slot]

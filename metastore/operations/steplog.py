@@ -11,28 +11,10 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 
-from distop.errors import (
-    ArgumentTooLarge,
-    Compacted,
-    CorruptRecord,
-    Exhausted,
-    InvalidArgument,
-    LeadershipLost,
-)
+from distop import errors
 from distop.metastore.crashpoints import reached
+from distop.metastore.etcd import txn as etcd
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.txn import (
-    Compare,
-    DeleteRange,
-    Get,
-    KeyValue,
-    Put,
-    Txn,
-    TxnResult,
-    absent,
-    equals,
-    unchanged,
-)
 from distop.metastore.etcd.update import settle
 from distop.metastore.members.election import Epoch
 from distop.metastore.records.keyspace import OperationKeys
@@ -115,15 +97,15 @@ class CommitStepStore:
         """
         chunks = self._cut(sequence)
         for _ in range(MAX_TRIES):
-            written: list[Compare] = []
+            written: list[etcd.Compare] = []
             for index, value in enumerate(chunks):
                 key = keys.commit_chunk(index)
                 reached("log.chunk.before")
-                result = await _settle(client, keys, epoch, Txn((), (Put(key, value),)))
+                result = await _settle(client, keys, epoch, etcd.Txn((), (etcd.Put(key, value),)))
                 reached("log.chunk.after")
                 if not result.succeeded:
                     return await self._existing(client, keys, epoch, result)
-                written.append(unchanged(KeyValue(key, b"", result.revision, 0)))
+                written.append(etcd.unchanged(etcd.KeyValue(key, b"", result.revision, 0)))
             header = LogRecord(
                 operation=sequence.operation,
                 uuid=sequence.uuid,
@@ -133,8 +115,10 @@ class CommitStepStore:
                 at=self._now(),
             )
             # Chunks after the last one belong to an earlier, longer sequence whose writer died.
-            stale = DeleteRange(keys.commit_chunk(len(chunks)), prefix_end(keys.commit_chunks))
-            last = Txn((absent(keys.cancel), *written), (Put(keys.commit, encode(header)), stale))
+            stale = etcd.DeleteRange(keys.commit_chunk(len(chunks)), prefix_end(keys.commit_chunks))
+            last = etcd.Txn(
+                (etcd.absent(keys.cancel), *written), (etcd.Put(keys.commit, encode(header)), stale)
+            )
             reached("log.header.before")
             result = await _settle(client, keys, epoch, last)
             reached("log.header.after")
@@ -145,7 +129,7 @@ class CommitStepStore:
             if _is_hindered(keys, epoch, result):
                 return await self._existing(client, keys, epoch, result)
             # Only a chunk has changed: a delayed copy of a write whose reply was lost. Write them again.
-        raise Exhausted(
+        raise errors.Exhausted(
             f"the commit steps of {keys.operation} could not be logged: chunks change all the time"
         )
 
@@ -163,7 +147,7 @@ class CommitStepStore:
                 return None
             try:
                 scan = await client.scan(keys.commit_chunks, revision=page.revision, page=LOAD_PAGE)
-            except Compacted:
+            except errors.Compacted:
                 if last_try:
                     raise
                 continue
@@ -171,11 +155,11 @@ class CommitStepStore:
         raise AssertionError("unreachable: the last try returns or raises")
 
     async def _existing(
-        self, client: EtcdClient, keys: OperationKeys, epoch: Epoch, refused: TxnResult
+        self, client: EtcdClient, keys: OperationKeys, epoch: Epoch, refused: etcd.TxnResult
     ) -> CommitSequence | None:
         leader = refused.one(1, epoch.key)
         if leader.create_revision != epoch.revision:
-            raise LeadershipLost(f"{keys.operation}: epoch {epoch.revision} is over")
+            raise errors.LeadershipLost(f"{keys.operation}: epoch {epoch.revision} is over")
         return await self.load(client, keys)
 
     def _cut(self, sequence: CommitSequence) -> list[bytes]:
@@ -187,7 +171,7 @@ class CommitStepStore:
         start, size, parts = 0, 0, 1
         for index, encoded in enumerate(sequence.encoded):
             if len(encoded) > MAX_STEP_BYTES:
-                raise ArgumentTooLarge(
+                raise errors.ArgumentTooLarge(
                     f"commit step {index} ({sequence.steps[index].step}) of {sequence.operation} takes "
                     f"{len(encoded):,} bytes, at most {MAX_STEP_BYTES:,} can be logged",
                     hint="write large facts to a file, and name it in the step",
@@ -196,7 +180,7 @@ class CommitStepStore:
                 yield sequence.steps[start:index]
                 start, size, parts = index, 0, parts + 1
                 if parts > MAX_CHUNKS:
-                    raise ArgumentTooLarge(
+                    raise errors.ArgumentTooLarge(
                         f"the {len(sequence):,} commit steps of {sequence.operation} take more than "
                         f"{MAX_CHUNKS} x {self._chunk_bytes:,} bytes"
                     )
@@ -205,14 +189,14 @@ class CommitStepStore:
             yield sequence.steps[start:]
 
 
-async def _settle(client: EtcdClient, keys: OperationKeys, epoch: Epoch, txn: Txn) -> TxnResult:
+async def _settle(client: EtcdClient, keys: OperationKeys, epoch: Epoch, txn: etcd.Txn) -> etcd.TxnResult:
     """Send a write of the log, which only the leader of a committing operation without a log may do."""
-    fence = (equals(keys.state, COMMITTING), epoch.held(), absent(keys.commit))
-    reads = (Get(keys.state), Get(epoch.key), Get(keys.commit), Get(keys.cancel))
-    return await settle(client, Txn(fence, (), reads) + txn)
+    fence = (etcd.equals(keys.state, COMMITTING), epoch.held(), etcd.absent(keys.commit))
+    reads = (etcd.Get(keys.state), etcd.Get(epoch.key), etcd.Get(keys.commit), etcd.Get(keys.cancel))
+    return await settle(client, etcd.Txn(fence, (), reads) + txn)
 
 
-def _is_hindered(keys: OperationKeys, epoch: Epoch, refused: TxnResult) -> bool:
+def _is_hindered(keys: OperationKeys, epoch: Epoch, refused: etcd.TxnResult) -> bool:
     """Whether anything except its own chunks prevents this log."""
     state, leader = refused.one(0, keys.state), refused.one(1, epoch.key)
     header, cancel = refused.one(2, keys.commit), refused.one(3, keys.cancel)
@@ -220,12 +204,12 @@ def _is_hindered(keys: OperationKeys, epoch: Epoch, refused: TxnResult) -> bool:
     return not held or state.value != COMMITTING or header.exists or cancel.exists
 
 
-def _assembled(keys: OperationKeys, header_kv: KeyValue, kvs: list[KeyValue]) -> CommitSequence:
+def _assembled(keys: OperationKeys, header_kv: etcd.KeyValue, kvs: list[etcd.KeyValue]) -> CommitSequence:
     header = decode(header_kv.value, LogRecord, header_kv.key)
     name = str(keys.operation)
 
-    def damaged(why: str) -> CorruptRecord:
-        return CorruptRecord(f"the log of the commit steps of {name} is damaged: {why}")
+    def damaged(why: str) -> errors.CorruptRecord:
+        return errors.CorruptRecord(f"the log of the commit steps of {name} is damaged: {why}")
 
     if header.operation != name:
         raise damaged(f"it belongs to {header.operation}")
@@ -239,7 +223,7 @@ def _assembled(keys: OperationKeys, header_kv: KeyValue, kvs: list[KeyValue]) ->
         steps += chunk.steps
     try:
         sequence = CommitSequence(header.operation, header.uuid, tuple(steps))
-    except InvalidArgument as error:
+    except errors.InvalidArgument as error:
         raise damaged(str(error)) from error
     if len(sequence) != header.steps or sequence.digest != header.digest:
         raise damaged(f"{len(sequence)} of {header.steps} steps, and the digest differs")

@@ -12,17 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from distop.errors import CorruptRecord, LocationInUse
-from distop.metastore.etcd.txn import (
-    Compare,
-    DeleteRange,
-    Get,
-    KeyValue,
-    Put,
-    Txn,
-    absent,
-    absent_range,
-    unchanged,
-)
+from distop.metastore.etcd import txn as etcd
 from distop.metastore.records.keyspace import Keyspace
 from distop.metastore.records.locations import place_of, places_above
 from distop.metastore.records.names import prefix_end
@@ -57,8 +47,8 @@ class LocationClaim:
         return self.keyspace.location(place_of(self.location))
 
     @property
-    def put(self) -> Put:
-        return Put(self.key, encode(LocationRecord(table=self.table, uuid=self.uuid)))
+    def put(self) -> etcd.Put:
+        return etcd.Put(self.key, encode(LocationRecord(table=self.table, uuid=self.uuid)))
 
     @property
     def _above(self) -> list[bytes]:
@@ -69,19 +59,23 @@ class LocationClaim:
         start = self.key + b"/"
         return start, prefix_end(start)
 
-    def free(self) -> tuple[Compare, ...]:
+    def free(self) -> tuple[etcd.Compare, ...]:
         """No table has claimed the place, one that contains it, or one in it."""
-        return absent(self.key), absent_range(*self._inside), *(absent(key) for key in self._above)
+        return (
+            etcd.absent(self.key),
+            etcd.absent_range(*self._inside),
+            *(etcd.absent(key) for key in self._above),
+        )
 
-    def reads(self) -> tuple[Get, ...]:
+    def reads(self) -> tuple[etcd.Get, ...]:
         """The keys and ranges to read before :meth:`check`."""
-        return Get(self.key), Get(*self._inside, limit=1), *(Get(key) for key in self._above)
+        return etcd.Get(self.key), etcd.Get(*self._inside, limit=1), *(etcd.Get(key) for key in self._above)
 
-    def rivals(self, found: Sequence[list[KeyValue]]) -> list[KeyValue]:
+    def rivals(self, found: Sequence[list[etcd.KeyValue]]) -> list[etcd.KeyValue]:
         """The conflicting claims in the result of :meth:`reads`."""
         return [kv for kvs in found for kv in kvs if not (kv.key == self.key and self.is_mine(kv))]
 
-    def check(self, found: Sequence[list[KeyValue]]) -> None:
+    def check(self, found: Sequence[list[etcd.KeyValue]]) -> None:
         """Raises :class:`~distop.errors.LocationInUse` with the name of the conflicting table."""
         for kv in self.rivals(found):
             place = kv.key[len(self.keyspace.locations) :].decode(errors="backslashreplace")
@@ -94,28 +88,28 @@ class LocationClaim:
                 details={"field": "location", "table": other.table if other else "", "claim": place},
             )
 
-    def is_mine(self, kv: KeyValue) -> bool:
+    def is_mine(self, kv: etcd.KeyValue) -> bool:
         """Whether the record at :attr:`key` is the claim of this table."""
         other = owner_of(kv)
         return other is not None and (other.table, other.uuid) == (self.table, self.uuid)
 
-    def given_up(self, existing: KeyValue) -> Txn:
+    def given_up(self, existing: etcd.KeyValue) -> etcd.Txn:
         """The removal of the claim, if it is the one that was read; nothing if it is not this table's."""
         if not self.is_mine(existing):
-            return Txn()
-        return Txn((unchanged(existing),), (DeleteRange(self.key),))
+            return etcd.Txn()
+        return etcd.Txn((etcd.unchanged(existing),), (etcd.DeleteRange(self.key),))
 
-    def passed_on(self, existing: KeyValue, to: LocationClaim) -> Txn:
+    def passed_on(self, existing: etcd.KeyValue, to: LocationClaim) -> etcd.Txn:
         """The writes that replace this claim by another one, for a table that is renamed or moves: the new
         place may not contain the present one, or be in it."""
         if not self.is_mine(existing):
-            return Txn(to.free(), (to.put,))
+            return etcd.Txn(to.free(), (to.put,))
         if to.key == self.key:
-            return Txn((unchanged(existing),), (to.put,))
-        return Txn((unchanged(existing), *to.free()), (DeleteRange(self.key), to.put))
+            return etcd.Txn((etcd.unchanged(existing),), (to.put,))
+        return etcd.Txn((etcd.unchanged(existing), *to.free()), (etcd.DeleteRange(self.key), to.put))
 
 
-def owner_of(kv: KeyValue) -> LocationRecord | None:
+def owner_of(kv: etcd.KeyValue) -> LocationRecord | None:
     """The owner of a place; ``None`` if it has none, or the claim cannot be read."""
     try:
         return decode(kv.value, LocationRecord, kv.key) if kv.exists else None

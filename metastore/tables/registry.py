@@ -22,20 +22,8 @@ from functools import partial
 
 from distop.errors import CorruptRecord, Exhausted, IncompatibleOperation, TableNotFound
 from distop.metastore.crashpoints import reached
+from distop.metastore.etcd import txn as etcd
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.txn import (
-    MAX_REQUEST_BYTES,
-    DeleteRange,
-    Get,
-    KeyValue,
-    Op,
-    Put,
-    Txn,
-    TxnResult,
-    absent,
-    named,
-    unchanged,
-)
 from distop.metastore.etcd.update import settle, update
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.names import OperationId, escape, prefix_end
@@ -65,14 +53,14 @@ Leave = Callable[[DropRecord], Awaitable[None]]
 Idempotent."""
 
 
-def table_puts(keys: TableKeys, record: TableRecord) -> tuple[Put, Put]:
+def table_puts(keys: TableKeys, record: TableRecord) -> tuple[etcd.Put, etcd.Put]:
     """The writes that create a table: its record, and its entry in the index."""
-    return Put(keys.table, encode(record)), Put(keys.entry, b"{}")
+    return etcd.Put(keys.table, encode(record)), etcd.Put(keys.entry, b"{}")
 
 
-def table_deletes(keys: TableKeys) -> tuple[DeleteRange, DeleteRange]:
+def table_deletes(keys: TableKeys) -> tuple[etcd.DeleteRange, etcd.DeleteRange]:
     """The writes that remove a table."""
-    return DeleteRange(keys.table), DeleteRange(keys.entry)
+    return etcd.DeleteRange(keys.table), etcd.DeleteRange(keys.entry)
 
 
 async def table_names(
@@ -86,7 +74,7 @@ async def table_names(
     pages = client.pages(start, prefix_end(keyspace.tables), revision=revision, keys_only=True, limit=limit)
     async with aclosing(pages):
         async for page in pages:
-            yield [name for name, _ in named(page.kvs, table_of)], page.revision
+            yield [name for name, _ in etcd.named(page.kvs, table_of)], page.revision
 
 
 async def read_indexes(client: EtcdClient, keys: TableKeys) -> list[IndexRecord]:
@@ -101,7 +89,11 @@ async def read_indexes(client: EtcdClient, keys: TableKeys) -> list[IndexRecord]
 
 
 async def drop_table(
-    client: EtcdClient, keys: TableKeys, drop: Callable[[TableRecord], DropRecord], audit: Put, leave: Leave
+    client: EtcdClient,
+    keys: TableKeys,
+    drop: Callable[[TableRecord], DropRecord],
+    audit: etcd.Put,
+    leave: Leave,
 ) -> DropRecord:
     """Drop a table, or finish an earlier drop; return how it was requested.
 
@@ -126,7 +118,7 @@ async def drop_table(
     sent: DropRecord | None = None
     finished = False
 
-    async def decide(read: TxnResult) -> tuple[Txn | None, DropRecord]:
+    async def decide(read: etcd.TxnResult) -> tuple[etcd.Txn | None, DropRecord]:
         nonlocal sent
         table, run_ops, existing = (read.one(index, key) for index, key in enumerate(wanted))
         if not table.exists and not existing.exists:
@@ -140,22 +132,22 @@ async def drop_table(
         chunks = watermark_chunks(keys.keyspace, found)
         gone = (
             *table_deletes(keys),
-            DeleteRange(keys.keyspace.paused_table(keys.name)),
-            DeleteRange(keys.backlog_index),
-            DeleteRange(keys.agenda),
-            DeleteRange(chunks, prefix_end(chunks)),
+            etcd.DeleteRange(keys.keyspace.paused_table(keys.name)),
+            etcd.DeleteRange(keys.backlog_index),
+            etcd.DeleteRange(keys.agenda),
+            etcd.DeleteRange(chunks, prefix_end(chunks)),
         )
-        ops: tuple[Op, ...] = (Put(tombstone, encode(record)), *gone, audit)
+        ops: tuple[etcd.Op, ...] = (etcd.Put(tombstone, encode(record)), *gone, audit)
         reached("drop.before")
-        return Txn((unchanged(table), unchanged(run_ops), absent(tombstone)), ops), record
+        return etcd.Txn((etcd.unchanged(table), etcd.unchanged(run_ops), etcd.absent(tombstone)), ops), record
 
-    def is_own_write(read: TxnResult) -> DropRecord | None:
+    def is_own_write(read: etcd.TxnResult) -> DropRecord | None:
         nonlocal finished
         # Our entry without our tombstone: somebody else has finished this drop. The table may exist again.
         finished = bool(read.got(3)) and not read.got(2)
         return sent if finished else None
 
-    reads = [*(Get(key) for key in wanted), Get(audit.key)]
+    reads = [*(etcd.Get(key) for key in wanted), etcd.Get(audit.key)]
     subject, replied = f"table {keys.name!r}", lambda: reached("drop.after")
     record, _ = await update(client, reads, decide, is_own_write, subject=subject, replied=replied)
     if finished:
@@ -181,43 +173,48 @@ async def finish_drop(client: EtcdClient, keys: TableKeys, record: DropRecord, l
     after_leader = keys.coordinator + b"\0"  # a leader's key stays until its lease ends
     for start, end in ((keys.prefix, keys.coordinator), (after_leader, prefix_end(keys.prefix))):
         while page := (await client.get_range(start, end, keys_only=True, limit=BITE)).kvs:
-            bite = DeleteRange(page[0].key, page[-1].key + b"\0")
-            if not (await settle(client, Txn((unchanged(tombstone),), (bite,)))).succeeded:
+            bite = etcd.DeleteRange(page[0].key, page[-1].key + b"\0")
+            if not (await settle(client, etcd.Txn((etcd.unchanged(tombstone),), (bite,)))).succeeded:
                 return  # the same, meanwhile: these may be keys of another table of this name
     await _finish(
         client, tombstone, keys, LocationClaim(keys.keyspace, record.location, record.name, record.uuid)
     )
 
 
-def _is_of(tombstone: KeyValue, record: DropRecord) -> bool:
+def _is_of(tombstone: etcd.KeyValue, record: DropRecord) -> bool:
     return tombstone.exists and decode(tombstone.value, DropRecord, tombstone.key).uuid == record.uuid
 
 
-def _uuid(table: KeyValue) -> str:
+def _uuid(table: etcd.KeyValue) -> str:
     return decode(table.value, TableRecord, table.key).uuid
 
 
-async def _move_past(client: EtcdClient, old: TableKeys, record: DropRecord, tombstone: KeyValue) -> None:
+async def _move_past(
+    client: EtcdClient, old: TableKeys, record: DropRecord, tombstone: etcd.KeyValue
+) -> None:
     """Move history and audit trail of a renamed table, unless that is gone, too. Once its tombstone is gone,
     what is under the old name belongs to another table."""
     new = old.keyspace.table(record.renamed_to)
     for prefix in (old.audit_prefix, old.history_prefix):
         while page := _bite((await client.get_range(prefix, prefix_end(prefix), limit=MOVE_BITE)).kvs):
-            read = await client.read_at_once([Get(new.table), Get(tombstone.key)])
+            read = await client.read_at_once([etcd.Get(new.table), etcd.Get(tombstone.key)])
             table, existing = read.one(0, new.table), read.one(1, tombstone.key)
             if existing.mod_revision != tombstone.mod_revision:
                 return
             if not table.exists or _uuid(table) != record.uuid:
                 return
-            puts = (Put(new.prefix + kv.key[len(old.prefix) :], kv.value) for kv in page)
+            puts = (etcd.Put(new.prefix + kv.key[len(old.prefix) :], kv.value) for kv in page)
             # The first copy of a key stays: no other process has moved it.
-            ops: tuple[Op, ...] = (*puts, DeleteRange(page[0].key, page[-1].key + b"\0"))
-            await settle(client, Txn((unchanged(tombstone), unchanged(page[0]), unchanged(table)), ops))
+            ops: tuple[etcd.Op, ...] = (*puts, etcd.DeleteRange(page[0].key, page[-1].key + b"\0"))
+            await settle(
+                client,
+                etcd.Txn((etcd.unchanged(tombstone), etcd.unchanged(page[0]), etcd.unchanged(table)), ops),
+            )
 
 
-def _bite(kvs: Sequence[KeyValue]) -> list[KeyValue]:
+def _bite(kvs: Sequence[etcd.KeyValue]) -> list[etcd.KeyValue]:
     """The first keys, as many as one request can write."""
-    bite, room = list(kvs[:1]), MAX_REQUEST_BYTES // 2
+    bite, room = list(kvs[:1]), etcd.MAX_REQUEST_BYTES // 2
     for kv in kvs[1:]:
         if (room := room - len(kv.value)) < 0:
             break
@@ -225,17 +222,21 @@ def _bite(kvs: Sequence[KeyValue]) -> list[KeyValue]:
     return bite
 
 
-async def _finish(client: EtcdClient, tombstone: KeyValue, keys: TableKeys, claim: LocationClaim) -> None:
+async def _finish(
+    client: EtcdClient, tombstone: etcd.KeyValue, keys: TableKeys, claim: LocationClaim
+) -> None:
     """Remove the tombstone, so that another table can have the location."""
 
-    async def decide(read: TxnResult) -> tuple[Txn | None, None]:
+    async def decide(read: etcd.TxnResult) -> tuple[etcd.Txn | None, None]:
         dropped, existing = read.one(0, tombstone.key), read.one(1, claim.key)
         if dropped.mod_revision != tombstone.mod_revision:
             return None, None
         reached("drop.finish.before")
-        return Txn((unchanged(dropped),), (DeleteRange(dropped.key),)) + claim.given_up(existing), None
+        return etcd.Txn((etcd.unchanged(dropped),), (etcd.DeleteRange(dropped.key),)) + claim.given_up(
+            existing
+        ), None
 
-    reads = (Get(tombstone.key), Get(claim.key))
+    reads = (etcd.Get(tombstone.key), etcd.Get(claim.key))
     subject, replied = f"table {keys.name!r}", lambda: reached("drop.finish.after")
     await update(client, reads, decide, subject=subject, replied=replied)
 
@@ -246,7 +247,7 @@ async def _until_tidy(client: EtcdClient, keys: TableKeys) -> None:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + WAIT_S
     # What names no operation is collected by nobody, and keeps nothing.
-    while list(named((await client.scan(index, keys_only=True)).kvs, keys.keyspace.parse_active)):
+    while list(etcd.named((await client.scan(index, keys_only=True)).kvs, keys.keyspace.parse_active)):
         if loop.time() > deadline:
             raise Exhausted(
                 f"table {keys.name!r} is gone, but its last operation is still being cleaned up",
@@ -256,7 +257,7 @@ async def _until_tidy(client: EtcdClient, keys: TableKeys) -> None:
         await asyncio.sleep(LOOK_EVERY_S)
 
 
-def _check_idle(keys: TableKeys, run_ops: KeyValue) -> None:
+def _check_idle(keys: TableKeys, run_ops: etcd.KeyValue) -> None:
     for kind, slots in decode_run_ops(run_ops.value).items():
         for slot in slots:
             running = OperationId.from_slot(keys.name, kind, slot)

@@ -13,17 +13,10 @@ from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
-from distop.errors import (
-    ArgumentTooLarge,
-    CorruptRecord,
-    PreconditionFailed,
-    ScheduleExists,
-    ScheduleNotFound,
-    TableNotFound,
-)
+from distop import errors
 from distop.metastore.crashpoints import reached
+from distop.metastore.etcd import txn as etcd
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.txn import DeleteRange, Get, KeyValue, Op, Put, Txn, TxnResult, named, unchanged
 from distop.metastore.etcd.update import update
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.names import prefix_end
@@ -136,7 +129,7 @@ async def add_schedule(
     record: ScheduleRecord,
     *,
     check: Callable[[TableRecord], None],
-    also: tuple[Op, ...] = (),
+    also: tuple[etcd.Op, ...] = (),
 ) -> ScheduleRecord:
     """Add a schedule to a table; ``record.request`` is the id of the call. Idempotent.
 
@@ -158,20 +151,20 @@ async def add_schedule(
     """
     value = encode(record)
     if len(value) > MAX_SCHEDULE_BYTES:
-        raise ArgumentTooLarge(
+        raise errors.ArgumentTooLarge(
             f"the schedule takes {len(value):,} bytes, at most {MAX_SCHEDULE_BYTES:,} are allowed",
             details={"field": "argument"},
         )
     prefix = keys.schedule_prefix
-    others = Get(prefix, prefix_end(prefix), keys_only=True, limit=MAX_SCHEDULES)
+    others = etcd.Get(prefix, prefix_end(prefix), keys_only=True, limit=MAX_SCHEDULES)
 
-    async def decide(read: TxnResult) -> tuple[Txn | None, ScheduleRecord]:
+    async def decide(read: etcd.TxnResult) -> tuple[etcd.Txn | None, ScheduleRecord]:
         table, agenda_kv, kv = _found(keys, name, read)
         if kv.exists:
             existing = decode(kv.value, ScheduleRecord, kv.key)
             if existing.request == record.request:
                 return None, existing
-            raise ScheduleExists(
+            raise errors.ScheduleExists(
                 f"table {keys.name!r} already has a schedule {name!r}",
                 details={"table": keys.name, "schedule": name},
             )
@@ -179,14 +172,14 @@ async def add_schedule(
             return None, record  # added, and removed since
         check(decode(table.value, TableRecord, table.key))
         if len(read.got(3)) >= MAX_SCHEDULES:
-            raise PreconditionFailed(
+            raise errors.PreconditionFailed(
                 f"table {keys.name!r} has {MAX_SCHEDULES} schedules, the limit",
                 hint=f"remove one first: distop schedules rm {keys.name} NAME",
                 details={"table": keys.name},
             )
-        ops = (Put(kv.key, value), looked_at_once(agenda_kv, record.request), *also)
+        ops = (etcd.Put(kv.key, value), looked_at_once(agenda_kv, record.request), *also)
         reached("schedule.set.before")
-        return Txn((unchanged(table), unchanged(agenda_kv), unchanged(kv)), ops), record
+        return etcd.Txn((etcd.unchanged(table), etcd.unchanged(agenda_kv), etcd.unchanged(kv)), ops), record
 
     return await _update(client, keys, name, decide, others)
 
@@ -198,7 +191,7 @@ async def change_schedule(
     change: Callable[[ScheduleRecord], ScheduleRecord | None],
     *,
     request: str,
-    also: tuple[Op, ...] = (),
+    also: tuple[etcd.Op, ...] = (),
 ) -> ScheduleRecord:
     """Replace a schedule by what ``change`` makes of it; ``None``: nothing changes.
     Idempotent.
@@ -206,21 +199,21 @@ async def change_schedule(
     Raises :class:`~distop.errors.ScheduleNotFound`, :class:`~distop.errors.TableNotFound`.
     """
 
-    async def decide(read: TxnResult) -> tuple[Txn | None, ScheduleRecord]:
+    async def decide(read: etcd.TxnResult) -> tuple[etcd.Txn | None, ScheduleRecord]:
         table, agenda_kv, kv = _found(keys, name, read)
         existing = decode(_there(keys, name, kv).value, ScheduleRecord, kv.key)
         wanted = None if request in agenda_of(agenda_kv).decided else change(existing)
         if wanted is None:
             return None, existing
-        ops = (Put(kv.key, encode(wanted)), looked_at_once(agenda_kv, request), *also)
+        ops = (etcd.Put(kv.key, encode(wanted)), looked_at_once(agenda_kv, request), *also)
         reached("schedule.set.before")
-        return Txn((unchanged(table), unchanged(agenda_kv), unchanged(kv)), ops), wanted
+        return etcd.Txn((etcd.unchanged(table), etcd.unchanged(agenda_kv), etcd.unchanged(kv)), ops), wanted
 
     return await _update(client, keys, name, decide)
 
 
 async def remove_schedule(
-    client: EtcdClient, keys: TableKeys, name: str, *, request: str, also: tuple[Op, ...] = ()
+    client: EtcdClient, keys: TableKeys, name: str, *, request: str, also: tuple[etcd.Op, ...] = ()
 ) -> ScheduleRecord | None:
     """Remove a schedule; operations that it started go on. Returns the removed record; ``None``: it could not
     be read, or this very call had removed it before.
@@ -228,15 +221,15 @@ async def remove_schedule(
     Raises :class:`~distop.errors.ScheduleNotFound`, :class:`~distop.errors.TableNotFound`.
     """
 
-    async def decide(read: TxnResult) -> tuple[Txn | None, ScheduleRecord | None]:
+    async def decide(read: etcd.TxnResult) -> tuple[etcd.Txn | None, ScheduleRecord | None]:
         table, agenda_kv, kv = _found(keys, name, read)
         if request in agenda_of(agenda_kv).decided:
             return None, None
         existing = _readable(_there(keys, name, kv))
-        ops = (DeleteRange(kv.key), looked_at_once(agenda_kv, request), *also)
+        ops = (etcd.DeleteRange(kv.key), looked_at_once(agenda_kv, request), *also)
         reached("schedule.set.before")
-        removed = None if isinstance(existing, CorruptRecord) else existing
-        return Txn((unchanged(table), unchanged(agenda_kv), unchanged(kv)), ops), removed
+        removed = None if isinstance(existing, errors.CorruptRecord) else existing
+        return etcd.Txn((etcd.unchanged(table), etcd.unchanged(agenda_kv), etcd.unchanged(kv)), ops), removed
 
     return await _update(client, keys, name, decide)
 
@@ -253,28 +246,30 @@ async def read_schedule(client: EtcdClient, keys: TableKeys, name: str) -> Sched
 
 async def read_schedules(
     client: EtcdClient, keys: TableKeys
-) -> tuple[dict[str, ScheduleRecord | CorruptRecord], int]:
+) -> tuple[dict[str, ScheduleRecord | errors.CorruptRecord], int]:
     """The schedules of a table by name, in order, and the revision of the read. An unreadable one, damaged or
     of a newer version, does not hide the others.
 
     Raises :class:`~distop.errors.TableNotFound`.
     """
-    read = await client.read_at_once((Get(keys.table), all_of(keys)))
+    read = await client.read_at_once((etcd.Get(keys.table), all_of(keys)))
     if not read.got(0):
-        raise TableNotFound.named(keys.name)
-    return {name: _readable(kv) for name, kv in named(read.got(1), partial(name_in, keys))}, read.revision
+        raise errors.TableNotFound.named(keys.name)
+    return {
+        name: _readable(kv) for name, kv in etcd.named(read.got(1), partial(name_in, keys))
+    }, read.revision
 
 
-def _readable(kv: KeyValue) -> ScheduleRecord | CorruptRecord:
+def _readable(kv: etcd.KeyValue) -> ScheduleRecord | errors.CorruptRecord:
     try:
         return decode(kv.value, ScheduleRecord, kv.key)
-    except CorruptRecord as error:
+    except errors.CorruptRecord as error:
         return error
 
 
-def all_of(keys: TableKeys) -> Get:
+def all_of(keys: TableKeys) -> etcd.Get:
     """The schedules of a table: few, and each of them small."""
-    return Get(keys.schedule_prefix, prefix_end(keys.schedule_prefix), limit=MAX_SCHEDULES)
+    return etcd.Get(keys.schedule_prefix, prefix_end(keys.schedule_prefix), limit=MAX_SCHEDULES)
 
 
 def name_in(keys: TableKeys, key: bytes) -> str:
@@ -282,46 +277,48 @@ def name_in(keys: TableKeys, key: bytes) -> str:
     return keys.keyspace.name_in(keys.schedule_prefix, key)
 
 
-def agenda_of(kv: KeyValue) -> AgendaRecord:
+def agenda_of(kv: etcd.KeyValue) -> AgendaRecord:
     """The record at ``_schedules.<table>``; of a missing key: nothing to look at."""
     return decode(kv.value, AgendaRecord, kv.key) if kv.exists else AgendaRecord()
 
 
-def looked_at_once(agenda_kv: KeyValue, request: str = "", key: bytes = b"") -> Put:
+def looked_at_once(agenda_kv: etcd.KeyValue, request: str = "", key: bytes = b"") -> etcd.Put:
     """Makes the leader look at the schedules; ``key``: under another name of the table."""
     agenda = agenda_of(agenda_kv)
     decided = [*agenda.decided, request][-MAX_DECIDED:] if request else agenda.decided
     # The stored head state may be another table's by now, or of schedules that are gone.
     record = msgspec.structs.replace(agenda, due=0.0, watches=False, marks={}, decided=decided)
-    return Put(key or agenda_kv.key, encode(record))
+    return etcd.Put(key or agenda_kv.key, encode(record))
 
 
 async def _update(
     client: EtcdClient,
     keys: TableKeys,
     name: str,
-    decide: Callable[[TxnResult], Awaitable[tuple[Txn | None, A]]],
-    *more: Get,
+    decide: Callable[[etcd.TxnResult], Awaitable[tuple[etcd.Txn | None, A]]],
+    *more: etcd.Get,
 ) -> A:
     reads = (*_reads(keys, name), *more)
     subject, replied = f"schedule {name!r} of table {keys.name!r}", lambda: reached("schedule.set.after")
     return (await update(client, reads, decide, subject=subject, replied=replied))[0]
 
 
-def _reads(keys: TableKeys, name: str) -> tuple[Get, Get, Get]:
-    return Get(keys.table), Get(keys.agenda), Get(keys.schedule(name))
+def _reads(keys: TableKeys, name: str) -> tuple[etcd.Get, etcd.Get, etcd.Get]:
+    return etcd.Get(keys.table), etcd.Get(keys.agenda), etcd.Get(keys.schedule(name))
 
 
-def _found(keys: TableKeys, name: str, read: TxnResult) -> tuple[KeyValue, KeyValue, KeyValue]:
+def _found(
+    keys: TableKeys, name: str, read: etcd.TxnResult
+) -> tuple[etcd.KeyValue, etcd.KeyValue, etcd.KeyValue]:
     table = read.one(0, keys.table)
     if not table.exists:
-        raise TableNotFound.named(keys.name)
+        raise errors.TableNotFound.named(keys.name)
     return table, read.one(1, keys.agenda), read.one(2, keys.schedule(name))
 
 
-def _there(keys: TableKeys, name: str, kv: KeyValue) -> KeyValue:
+def _there(keys: TableKeys, name: str, kv: etcd.KeyValue) -> etcd.KeyValue:
     if not kv.exists:
-        raise ScheduleNotFound(
+        raise errors.ScheduleNotFound(
             f"table {keys.name!r} has no schedule {name!r}",
             hint=f"list its schedules: distop schedules ls {keys.name}",
             details={"table": keys.name, "schedule": name},

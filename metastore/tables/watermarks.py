@@ -16,29 +16,17 @@ from typing import Any
 
 from distop.errors import Exhausted, IncompatibleOperation, TableNotFound
 from distop.metastore.crashpoints import reached
+from distop.metastore.etcd import txn as etcd
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.sync import SyncEtcd
-from distop.metastore.etcd.txn import DeleteRange, Get, KeyValue, Op, Put, Txn, TxnResult, unchanged
 from distop.metastore.etcd.update import update
+from distop.metastore.records import watermarks
 from distop.metastore.records.keyspace import Keyspace, TableKeys
 from distop.metastore.records.names import OperationId, prefix_end
 from distop.metastore.records.operation import Effect, OperationArg
 from distop.metastore.records.record import decode, encode_plain
 from distop.metastore.records.table import Head, TableRecord, decode_run_ops
-from distop.metastore.records.watermarks import (
-    FOLD_BYTES,
-    MAX_ENTRY_BYTES,
-    MAX_RECENT_BYTES,
-    Chunk,
-    Chunks,
-    Marks,
-    Recent,
-    chunk_value,
-    decode_recent,
-    position,
-    refilled,
-)
 
 FOLDED_BYTES = 400_000
 """Bytes that one fold writes into chunks; more only if already one entry needs more."""
@@ -108,17 +96,21 @@ def _connected(config: EtcdConfig) -> SyncEtcd:
     return SyncEtcd(config)
 
 
-def marks_at(client: EtcdClient, table: TableRecord, recent: KeyValue, revision: int) -> Marks:
+def marks_at(
+    client: EtcdClient, table: TableRecord, recent: etcd.KeyValue, revision: int
+) -> watermarks.Marks:
     """The watermarks of a table at a revision, to be iterated in another thread."""
-    return Marks(decode_recent(recent.value), Chunks(ChunkReader(client, table, revision)))
+    return watermarks.Marks(
+        watermarks.decode_recent(recent.value), watermarks.Chunks(ChunkReader(client, table, revision))
+    )
 
 
-async def read_marks(client: EtcdClient, keys: TableKeys) -> tuple[Marks, int]:
+async def read_marks(client: EtcdClient, keys: TableKeys) -> tuple[watermarks.Marks, int]:
     """The present watermarks of a table, and their revision; to be iterated in a thread.
 
     Raises :class:`~distop.errors.TableNotFound`.
     """
-    read = await client.read_at_once([Get(keys.table), Get(keys.watermarks)])
+    read = await client.read_at_once([etcd.Get(keys.table), etcd.Get(keys.watermarks)])
     record = _record(keys, read.one(0, keys.table))
     return marks_at(client, record, read.one(1, keys.watermarks), read.revision), read.revision
 
@@ -128,7 +120,7 @@ async def read_mark(
 ) -> tuple[str | None, int]:
     """One watermark, ``None`` if there is none or no such table; and the revision at which any watermark of
     the table was last changed, 0 if none was."""
-    read = await client.read_at_once([Get(keys.table), Get(keys.watermarks)])
+    read = await client.read_at_once([etcd.Get(keys.table), etcd.Get(keys.watermarks)])
     table, recent = read.one(0, keys.table), read.one(1, keys.watermarks)
     if not table.exists:
         return None, recent.mod_revision
@@ -136,7 +128,7 @@ async def read_mark(
     return await asyncio.to_thread(marks.value, source, partition), recent.mod_revision
 
 
-def _record(keys: TableKeys, table: KeyValue) -> TableRecord:
+def _record(keys: TableKeys, table: etcd.KeyValue) -> TableRecord:
     if not table.exists:
         raise TableNotFound.named(keys.name)
     return decode(table.value, TableRecord, table.key)
@@ -160,7 +152,9 @@ async def make_room(client: EtcdClient, keys: TableKeys, moves: int) -> None:
     """
     for count in range(MAX_FOLDS):
         size = await fold(client, keys)
-        if size <= FOLD_BYTES or (count + 1 >= FOLDS and size + moves <= MAX_RECENT_BYTES):
+        if size <= watermarks.FOLD_BYTES or (
+            count + 1 >= FOLDS and size + moves <= watermarks.MAX_RECENT_BYTES
+        ):
             return
     raise Exhausted(
         f"the watermarks of table {keys.name!r} have no room for {moves:,} bytes more",
@@ -177,33 +171,35 @@ async def fold(client: EtcdClient, keys: TableKeys) -> int:
     of watermarks also compares the key that this writes.
     """
 
-    async def decide(read: TxnResult) -> tuple[Txn | None, int]:
+    async def decide(read: etcd.TxnResult) -> tuple[etcd.Txn | None, int]:
         table, existing = read.one(0, keys.table), read.one(1, keys.watermarks)
-        if not table.exists or len(existing.value) <= FOLD_BYTES:
+        if not table.exists or len(existing.value) <= watermarks.FOLD_BYTES:
             return None, len(existing.value)
-        recent, record = decode_recent(existing.value), decode(table.value, TableRecord, table.key)
+        recent, record = watermarks.decode_recent(existing.value), decode(table.value, TableRecord, table.key)
         reader = ChunkReader(client, record, read.revision)
         ops = await folded(client, recent, reader, watermark_chunks(client.keyspace, record))
         left = encode_plain(recent)
         reached("watermarks.fold.before")
-        return Txn((unchanged(table), unchanged(existing)), (*ops, Put(keys.watermarks, left))), len(left)
+        return etcd.Txn(
+            (etcd.unchanged(table), etcd.unchanged(existing)), (*ops, etcd.Put(keys.watermarks, left))
+        ), len(left)
 
     subject, replied = f"table {keys.name!r}", lambda: reached("watermarks.fold.after")
-    reads = [Get(keys.table), Get(keys.watermarks)]
+    reads = [etcd.Get(keys.table), etcd.Get(keys.watermarks)]
     return (await update(client, reads, decide, subject=subject, replied=replied))[0]
 
 
 async def folded(
-    client: EtcdClient, recent: Recent, reader: ChunkReader, prefix: bytes
-) -> list[Put | DeleteRange]:
+    client: EtcdClient, recent: watermarks.Recent, reader: ChunkReader, prefix: bytes
+) -> list[etcd.Put | etcd.DeleteRange]:
     """The writes that move some of ``recent`` into chunks, at least one entry; removes them from it."""
     waiting: list[_Waiting] = sorted(
-        (position(source, partition), source, partition, value)
+        (watermarks.position(source, partition), source, partition, value)
         for source, partitions in recent.items()
         for partition, value in partitions.items()
     )
-    ops: list[Put | DeleteRange] = []
-    first, room, chunks = 0, FOLDED_BYTES, Chunks(reader)
+    ops: list[etcd.Put | etcd.DeleteRange] = []
+    first, room, chunks = 0, FOLDED_BYTES, watermarks.Chunks(reader)
     while first < len(waiting) and len(ops) < FOLDED_CHUNKS:
         start = [waiting[first][0]]
         chunks.learn(start, await reader.read(client, start))
@@ -227,29 +223,31 @@ async def folded(
     return ops
 
 
-def _written(chunk: Chunk, taken: Iterable[_Waiting], prefix: bytes) -> list[Put | DeleteRange]:
+def _written(
+    chunk: watermarks.Chunk, taken: Iterable[_Waiting], prefix: bytes
+) -> list[etcd.Put | etcd.DeleteRange]:
     newer = (
         (where, None if value is None else (source, partition, value))
         for where, source, partition, value in taken
     )
     return [
-        DeleteRange(prefix + bound) if marks is None else Put(prefix + bound, marks)
-        for bound, marks in refilled(chunk, newer).items()
+        etcd.DeleteRange(prefix + bound) if marks is None else etcd.Put(prefix + bound, marks)
+        for bound, marks in watermarks.refilled(chunk, newer).items()
     ]
 
 
-def _bytes(op: Put | DeleteRange) -> int:
-    return len(op.key) + (len(op.value) if isinstance(op, Put) else 0)
+def _bytes(op: etcd.Put | etcd.DeleteRange) -> int:
+    return len(op.key) + (len(op.value) if isinstance(op, etcd.Put) else 0)
 
 
 # -- by hand -----------------------------------------------------------------------------------------
 
-Change = Callable[[Marks, TableRecord, Head | None], Awaitable[tuple[Marks, Txn]]]
+Change = Callable[[watermarks.Marks, TableRecord, Head | None], Awaitable[tuple[watermarks.Marks, etcd.Txn]]]
 """Returns the new watermarks of a table, and further writes to its chunks. Called again when the table has
 changed meanwhile."""
 
 
-def without_source(marks: Marks, prefix: bytes, source: str) -> tuple[Marks, Txn]:
+def without_source(marks: watermarks.Marks, prefix: bytes, source: str) -> tuple[watermarks.Marks, etcd.Txn]:
     """The watermarks of a table without those of a source. Blocks.
 
     Parameters
@@ -257,11 +255,11 @@ def without_source(marks: Marks, prefix: bytes, source: str) -> tuple[Marks, Txn
     prefix:
         The prefix of its chunks' keys.
     """
-    start = position(source)
+    start = watermarks.position(source)
     end = prefix_end(start)
     recent = {name: partitions for name, partitions in marks.recent.items() if name != source}
     first, last = marks.chunks.at(start), marks.chunks.at(end)
-    ops: list[Op] = [] if marks.chunks.none else [DeleteRange(prefix + start, prefix + end)]
+    ops: list[etcd.Op] = [] if marks.chunks.none else [etcd.DeleteRange(prefix + start, prefix + end)]
     for chunk in {first.bound: first, last.bound: last}.values():
         others = [(where, entry) for where, entry in chunk.entries.items() if entry[0] != source]
         inside = chunk.bound < end
@@ -270,13 +268,13 @@ def without_source(marks: Marks, prefix: bytes, source: str) -> tuple[Marks, Txn
         # A chunk whose bound is within the range is removed: the rest of it is before the range.
         bound = max(where for where, _ in others) if inside and others else chunk.bound
         if others:
-            ops.append(Put(prefix + bound, chunk_value(entry for _, entry in others)))
+            ops.append(etcd.Put(prefix + bound, watermarks.chunk_value(entry for _, entry in others)))
         elif not inside:
-            ops.append(DeleteRange(prefix + bound))
-    return Marks(recent, marks.chunks), Txn(then=tuple(ops))
+            ops.append(etcd.DeleteRange(prefix + bound))
+    return watermarks.Marks(recent, marks.chunks), etcd.Txn(then=tuple(ops))
 
 
-async def change_watermarks(client: EtcdClient, keys: TableKeys, change: Change, audit: Put) -> int:
+async def change_watermarks(client: EtcdClient, keys: TableKeys, change: Change, audit: etcd.Put) -> int:
     """IF table, running operations, head and watermarks are as read THEN new watermarks and the audit entry.
 
     If nothing changes, nothing is written. Returns the revision of the read or write.
@@ -288,10 +286,10 @@ async def change_watermarks(client: EtcdClient, keys: TableKeys, change: Change,
     IncompatibleOperation
         An operation runs that moves watermarks, or may; the error names it.
     """
-    await make_room(client, keys, MAX_ENTRY_BYTES)
+    await make_room(client, keys, watermarks.MAX_ENTRY_BYTES)
     wanted = (keys.table, keys.run_ops, keys.head, keys.watermarks)
 
-    async def decide(read: TxnResult) -> tuple[Txn | None, bool]:
+    async def decide(read: etcd.TxnResult) -> tuple[etcd.Txn | None, bool]:
         table, run_ops, head, existing = (read.one(index, key) for index, key in enumerate(wanted))
         record = _record(keys, table)
         await _check_none_moves(client, keys, run_ops)
@@ -301,19 +299,19 @@ async def change_watermarks(client: EtcdClient, keys: TableKeys, change: Change,
         if after.recent == before.recent and not further.then:
             return None, True
         reached("watermarks.before")
-        compares = tuple(map(unchanged, (table, run_ops, head, existing)))
-        return Txn(compares, (Put(keys.watermarks, after.encoded()), audit)) + further, True
+        compares = tuple(map(etcd.unchanged, (table, run_ops, head, existing)))
+        return etcd.Txn(compares, (etcd.Put(keys.watermarks, after.encoded()), audit)) + further, True
 
-    def is_own_write(read: TxnResult) -> bool | None:
+    def is_own_write(read: etcd.TxnResult) -> bool | None:
         # The audit entry of an earlier copy; others may have changed the watermarks since.
         return True if read.got(4) else None
 
-    reads = [*(Get(key) for key in wanted), Get(audit.key)]
+    reads = [*(etcd.Get(key) for key in wanted), etcd.Get(audit.key)]
     subject, replied = f"table {keys.name!r}", lambda: reached("watermarks.after")
     return (await update(client, reads, decide, is_own_write, subject=subject, replied=replied))[1]
 
 
-async def _check_none_moves(client: EtcdClient, keys: TableKeys, run_ops: KeyValue) -> None:
+async def _check_none_moves(client: EtcdClient, keys: TableKeys, run_ops: etcd.KeyValue) -> None:
     for kind, slots in decode_run_ops(run_ops.value).items():
         for slot in slots:
             running = OperationId.from_slot(keys.name, kind, slot)

@@ -22,20 +22,13 @@ from distop.lake.writing.casts import Values
 from distop.lake.writing.decimals import has_room, may_vanish
 from distop.lake.writing.floats import has_large, may_round
 from distop.lake.writing.integers import may_be_hexadecimal
+from distop.sources.formats import text_file
 from distop.sources.formats.bad_rows import Unconvertible
 from distop.sources.formats.conversion import convert
 from distop.sources.formats.files import OpenFile
 from distop.sources.formats.guesses import first_code, is_int_or_float, no_values
 from distop.sources.formats.options import CsvOptions
 from distop.sources.formats.reader import FileUnusable, ReadColumns, check_size
-from distop.sources.formats.text_file import (
-    Lines,
-    OpenTextFile,
-    TextFile,
-    has_lone_return,
-    last_line_end,
-    split_lines,
-)
 from distop.sources.formats.times import UTC, TimeFormat
 from distop.sources.formats.types import is_number, text_type
 
@@ -116,15 +109,19 @@ def is_blank(record: bytes) -> bool:
     return not record.strip(b"\r\n")
 
 
-def csv_text(file: OpenFile, options: CsvOptions) -> TextFile:
+def csv_text(file: OpenFile, options: CsvOptions) -> text_file.TextFile:
     """The records of a CSV file, in UTF-8."""
     file, quoting = file.text(options.encoding), options.quoting
     if options.multiline:
-        return TextFile(file, is_blank=is_blank, split=quoting.records, last_end=quoting.end_of_last_record)
-    return TextFile(file, is_blank=is_blank, split=split_lines, last_end=last_line_end)
+        return text_file.TextFile(
+            file, is_blank=is_blank, split=quoting.records, last_end=quoting.end_of_last_record
+        )
+    return text_file.TextFile(
+        file, is_blank=is_blank, split=text_file.split_lines, last_end=text_file.last_line_end
+    )
 
 
-def read_header(text: TextFile, options: CsvOptions) -> tuple[list[str], int, str]:
+def read_header(text: text_file.TextFile, options: CsvOptions) -> tuple[list[str], int, str]:
     """The names of a file's columns, the start of its data, and the line that names them. An empty file has
     no names, and the line is empty where the options name them.
 
@@ -176,12 +173,14 @@ class CsvReader:
         self._wanted = wanted
 
     @contextmanager
-    def open(self, file: OpenFile) -> Iterator[OpenTextFile]:
+    def open(self, file: OpenFile) -> Iterator[text_file.OpenTextFile]:
         text = csv_text(file, self._options)
         names, first, header = read_header(text, self._options)
         if names:
             self._wanted.check(names)
-        yield OpenTextFile(text, first, CsvRecords(names, self._options, self._wanted.schema), header)
+        yield text_file.OpenTextFile(
+            text, first, CsvRecords(names, self._options, self._wanted.schema), header
+        )
 
 
 class CsvRecords:
@@ -212,7 +211,7 @@ class CsvRecords:
         integers = [field.name for field in schema if is_.is_integer(field.type)]
         self._integers_as_texts = dict.fromkeys(integers, _TEXT)
 
-    def convert(self, rows: Lines) -> pa.Table:
+    def convert(self, rows: text_file.Lines) -> pa.Table:
         """The required columns of some rows.
 
         Raises
@@ -269,10 +268,10 @@ class CsvRecords:
         if self._quoting.text_follows(data):
             raise Unconvertible(f"text follows the closing quote of a value{self._advice_of_escapes(data)}")
 
-    def _check_count(self, parsed: int, rows: Lines) -> None:
+    def _check_count(self, parsed: int, rows: text_file.Lines) -> None:
         """Every record is one row: not several, at a carriage return, nor a part, at a quoted newline."""
         data = rows.data
-        lone_return = has_lone_return(data)
+        lone_return = text_file.has_lone_return(data)
         lines = data.count(b"\n") + (not data.endswith(b"\n"))
         if parsed == lines and not lone_return and not self._multiline:
             return

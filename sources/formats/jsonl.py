@@ -23,24 +23,11 @@ from pyarrow.json import ParseOptions, ReadOptions, read_json
 
 from distop.lake.writing.decimals import may_vanish
 from distop.lake.writing.floats import doubtful_lines, has_large, unlike_double
+from distop.sources.formats import text_file
 from distop.sources.formats.bad_rows import Unconvertible
 from distop.sources.formats.conversion import convert
 from distop.sources.formats.files import OpenFile
 from distop.sources.formats.reader import FileUnusable, ReadColumns
-from distop.sources.formats.text_file import (
-    BLOCK_BYTES,
-    MAX_LINE_BYTES,
-    TAIL_BYTES,
-    Converter,
-    LineBlock,
-    Lines,
-    OpenTextFile,
-    TextFile,
-    TextRows,
-    opened_text,
-    size_of_mark,
-    split_lines,
-)
 from distop.sources.formats.types import is_number, json_type
 
 _STRING = rb'"(?:[^"\\]++|\\.)*+"'
@@ -57,7 +44,7 @@ _NOTHING = b"null"
 def is_array(file: OpenFile) -> bool:
     """Whether the first character of a file opens an array. Raises :class:`FileUnusable` as reading it
     does."""
-    with opened_text(file) as stream:
+    with text_file.opened_text(file) as stream:
         return _open_array(stream) is not None
 
 
@@ -74,19 +61,21 @@ class JsonArrayFile:
 
     row_unit = "element"
 
-    def __init__(self, file: OpenFile, elements: Converter) -> None:
+    def __init__(self, file: OpenFile, elements: text_file.Converter) -> None:
         self._file = file
         self.convert = elements.convert
 
-    def blocks(self, start: int, end: int | None) -> Iterator[TextRows]:
+    def blocks(self, start: int, end: int | None) -> Iterator[text_file.TextRows]:
         """All elements, if the range has the first byte of the file."""
         if start > 0:
             return
         for block in element_blocks(self._file):
-            yield TextRows(block, ElementCounter(), split=split_lines, is_blank=lambda _: False)
+            yield text_file.TextRows(
+                block, ElementCounter(), split=text_file.split_lines, is_blank=lambda _: False
+            )
 
 
-def element_blocks(file: OpenFile, block_bytes: int = BLOCK_BYTES) -> Iterator[LineBlock]:
+def element_blocks(file: OpenFile, block_bytes: int = text_file.BLOCK_BYTES) -> Iterator[text_file.LineBlock]:
     """The elements of an array, one per line; ``offset`` counts elements.
 
     Raises
@@ -95,7 +84,7 @@ def element_blocks(file: OpenFile, block_bytes: int = BLOCK_BYTES) -> Iterator[L
         The array is not closed, or is followed by something; an element is too long.
     """
     count = 0
-    with opened_text(file) as stream:
+    with text_file.opened_text(file) as stream:
         buffer = _open_array(stream)
         closed = buffer is None
         if buffer is not None:
@@ -104,17 +93,19 @@ def element_blocks(file: OpenFile, block_bytes: int = BLOCK_BYTES) -> Iterator[L
             elements, used, closed = _array_elements(buffer)
             buffer = buffer[used:]
             if elements:
-                yield LineBlock(count, b"".join(elements))
+                yield text_file.LineBlock(count, b"".join(elements))
                 count += len(elements)
-            elif len(buffer) > MAX_LINE_BYTES:
-                raise FileUnusable(f"has an element, number {count + 1}, of more than {MAX_LINE_BYTES} bytes")
+            elif len(buffer) > text_file.MAX_LINE_BYTES:
+                raise FileUnusable(
+                    f"has an element, number {count + 1}, of more than {text_file.MAX_LINE_BYTES} bytes"
+                )
             if not closed:
                 data = stream.read(block_bytes)
                 if not data:
                     raise FileUnusable(f"holds a JSON array that is not closed after {count} elements")
                 buffer += data
         while buffer and not buffer.strip():
-            buffer = stream.read(TAIL_BYTES)
+            buffer = stream.read(text_file.TAIL_BYTES)
         if buffer:
             raise FileUnusable(f"holds a JSON array of {count} elements, followed by something else")
 
@@ -122,10 +113,10 @@ def element_blocks(file: OpenFile, block_bytes: int = BLOCK_BYTES) -> Iterator[L
 def _open_array(stream: BinaryIO) -> bytes | None:
     """The part of an array that was read, without its first character; ``None`` if the file is not an
     array."""
-    data = stream.read(TAIL_BYTES)
-    data = data[size_of_mark(data) :]
+    data = stream.read(text_file.TAIL_BYTES)
+    data = data[text_file.size_of_mark(data) :]
     while data and not data.strip():
-        data = stream.read(TAIL_BYTES)
+        data = stream.read(text_file.TAIL_BYTES)
     data = data.lstrip()
     return data[1:] if data.startswith(b"[") else None
 
@@ -192,9 +183,9 @@ def is_blank(record: bytes) -> bool:
     return not record.strip()
 
 
-def json_text(file: OpenFile) -> TextFile:
+def json_text(file: OpenFile) -> text_file.TextFile:
     """The lines of a JSON lines file."""
-    return TextFile(file, is_blank=is_blank)
+    return text_file.TextFile(file, is_blank=is_blank)
 
 
 def first_objects(file: OpenFile, size: int) -> list[bytes]:
@@ -212,13 +203,13 @@ class JsonLinesReader:
         self._wanted = wanted
 
     @contextmanager
-    def open(self, file: OpenFile) -> Iterator[OpenTextFile | JsonArrayFile]:
+    def open(self, file: OpenFile) -> Iterator[text_file.OpenTextFile | JsonArrayFile]:
         objects = JsonObjects(self._wanted)
         if is_array(file.text()):
             yield JsonArrayFile(file.text(), objects)
             return
         text = json_text(file.text())
-        yield OpenTextFile(text, text.first_record()[1], objects)
+        yield text_file.OpenTextFile(text, text.first_record()[1], objects)
 
 
 class JsonObjects:
@@ -233,7 +224,7 @@ class JsonObjects:
             unexpected_field_behavior="error" if wanted.strict else "ignore",
         )
 
-    def convert(self, rows: Lines) -> pa.Table:
+    def convert(self, rows: text_file.Lines) -> pa.Table:
         """The required columns of some rows.
 
         Raises

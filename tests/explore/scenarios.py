@@ -166,7 +166,7 @@ def exploring(name: str, plant: Plant | None = None) -> Iterator[Search]:
     planted = plant.replaces() if plant is not None else contextlib.nullcontext()
     # A plan asks for chunks from its thread, and the model has none. Watermarks are few, and folded at once.
     chunks = mock.patch.object(ChunkReader, "__call__", read_chunks)
-    always = mock.patch("distop.metastore.tables.watermarks.FOLD_BYTES", len(NOTHING_RECENT))
+    always = mock.patch("distop.metastore.records.watermarks.FOLD_BYTES", len(NOTHING_RECENT))
     with steps_known(), frozen(), chunks, always, planted:
         search = Search(
             table(), one.actors, TableLaws(one.actors), one.faults, switches=one.switches, plant=plant

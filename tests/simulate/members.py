@@ -74,7 +74,7 @@ def replaced(network: Network, doors: Doors, chance: Chance, removed: Removed) -
         "distop.coordinator.api.server.reflection": mock.MagicMock(),
         # What is done differently for many keys is done for some.
         "distop.metastore.operations.runs._LISTED_AT_ONCE": chance.many_keys,
-        "distop.metastore.tables.watermarks.FOLD_BYTES": chance.many_bytes,
+        "distop.metastore.records.watermarks.FOLD_BYTES": chance.many_bytes,
         "distop.executor.runner.service.make_launcher": lambda ledger, *_: Launcher(ledger, chance, removed),
     }
     with ExitStack() as stack:
