@@ -68,6 +68,11 @@ class Snapshot(Model):
     """Whether it is the present one or an ancestor of it."""
     refs: tuple[str, ...] = ()
     """The branches and tags on it."""
+    files: int | None = None
+    """The data files of the table with it; those in excess of what the target size of writers would give; and
+    the files of row deletes."""
+    small_files: int | None = None
+    delete_files: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

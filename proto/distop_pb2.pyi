@@ -664,7 +664,7 @@ class TableContent(_message.Message):
     def __init__(self, table: _Optional[str] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., partition_by: _Optional[_Iterable[str]] = ..., rows: _Optional[int] = ..., files: _Optional[int] = ..., bytes: _Optional[int] = ..., loaded_by: _Optional[str] = ..., loaded_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., loaded_rows: _Optional[int] = ..., missing: _Optional[str] = ...) -> None: ...
 
 class Snapshot(_message.Message):
-    __slots__ = ("snapshot_id", "parent_id", "committed_at", "change", "operation", "started_by", "added_rows", "removed_rows", "rows", "bytes", "present", "in_history", "refs")
+    __slots__ = ("snapshot_id", "parent_id", "committed_at", "change", "operation", "started_by", "added_rows", "removed_rows", "rows", "bytes", "present", "in_history", "refs", "files", "small_files", "delete_files")
     SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
     PARENT_ID_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_AT_FIELD_NUMBER: _ClassVar[int]
@@ -678,6 +678,9 @@ class Snapshot(_message.Message):
     PRESENT_FIELD_NUMBER: _ClassVar[int]
     IN_HISTORY_FIELD_NUMBER: _ClassVar[int]
     REFS_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    SMALL_FILES_FIELD_NUMBER: _ClassVar[int]
+    DELETE_FILES_FIELD_NUMBER: _ClassVar[int]
     snapshot_id: int
     parent_id: int
     committed_at: _timestamp_pb2.Timestamp
@@ -691,7 +694,10 @@ class Snapshot(_message.Message):
     present: bool
     in_history: bool
     refs: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, snapshot_id: _Optional[int] = ..., parent_id: _Optional[int] = ..., committed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., change: _Optional[str] = ..., operation: _Optional[str] = ..., started_by: _Optional[str] = ..., added_rows: _Optional[int] = ..., removed_rows: _Optional[int] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., present: _Optional[bool] = ..., in_history: _Optional[bool] = ..., refs: _Optional[_Iterable[str]] = ...) -> None: ...
+    files: int
+    small_files: int
+    delete_files: int
+    def __init__(self, snapshot_id: _Optional[int] = ..., parent_id: _Optional[int] = ..., committed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., change: _Optional[str] = ..., operation: _Optional[str] = ..., started_by: _Optional[str] = ..., added_rows: _Optional[int] = ..., removed_rows: _Optional[int] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., present: _Optional[bool] = ..., in_history: _Optional[bool] = ..., refs: _Optional[_Iterable[str]] = ..., files: _Optional[int] = ..., small_files: _Optional[int] = ..., delete_files: _Optional[int] = ...) -> None: ...
 
 class ListSnapshotsRequest(_message.Message):
     __slots__ = ("table", "page_size", "page_token")

@@ -6,21 +6,17 @@ All measures are in the metadata file of the published snapshot: nothing is list
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
 
 from distop.coordinator.schedules.times import rendered
 from distop.errors import InvalidArgument, PreconditionFailed
+from distop.lake.iceberg.measures import MEASURES
 from distop.lake.iceberg.watermarks import is_after
 from distop.lake.storage.storage import storage_of
 from distop.metastore.records.names import check_table_name
 from distop.metastore.records.table import Head, TableRecord
 from distop.metastore.tables.schedules import After, ScheduleRecord
-
-if TYPE_CHECKING:
-    from pyiceberg.table.metadata import TableMetadata
 
 _WRITTEN = re.compile(r"\s*([a-z_]+)\s*>\s*([0-9][0-9_]{0,17})\s*")
 
@@ -99,29 +95,3 @@ def measured(table: TableRecord, head: Head) -> dict[str, int]:
     snapshot = metadata.current_snapshot()
     summary = snapshot.summary.additional_properties if snapshot and snapshot.summary else {}
     return {name: measure(metadata, summary) for name, measure in MEASURES.items()}
-
-
-def _small_files(metadata: TableMetadata, summary: Mapping[str, Any]) -> int:
-    """Data files in excess of the number that the target size of writers would give."""
-    from pyiceberg.table import TableProperties
-
-    name, default = (
-        TableProperties.WRITE_TARGET_FILE_SIZE_BYTES,
-        TableProperties.WRITE_TARGET_FILE_SIZE_BYTES_DEFAULT,
-    )
-    size = max(1, _number(metadata.properties, name) or default)
-    return max(0, _number(summary, "total-data-files") - -(-_number(summary, "total-files-size") // size))
-
-
-def _number(summary: Mapping[str, Any], name: str) -> int:
-    text = str(summary.get(name, ""))
-    return int(text) if text.isascii() and text.isdecimal() else 0
-
-
-MEASURES: dict[str, Callable[[TableMetadata, Mapping[str, Any]], int]] = {
-    "small_files": _small_files,
-    "data_files": lambda _, summary: _number(summary, "total-data-files"),
-    "delete_files": lambda _, summary: _number(summary, "total-delete-files"),
-    "snapshots": lambda metadata, _: len(metadata.snapshots),
-}
-"""The measures by their names in conditions."""

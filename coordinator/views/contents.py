@@ -11,6 +11,7 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot, ancestors_of
 
 from distop.errors import PreconditionFailed
+from distop.lake.iceberg.measures import MEASURES
 from distop.lake.iceberg.provenance import rewound
 from distop.lake.layout.model import Layout, load_metadata
 from distop.lake.storage.storage import storage_of
@@ -61,7 +62,7 @@ def snapshots_of(table: TableRecord, head: Head | None) -> list[pb.Snapshot]:
         if name != MAIN_BRANCH:
             refs[ref.snapshot_id].append(name)
     return [
-        _snapshot(snapshot, metadata.current_snapshot_id, history, refs.get(snapshot.snapshot_id, []))
+        _snapshot(snapshot, metadata, history, refs.get(snapshot.snapshot_id, []))
         for snapshot in _newest_first(metadata)
     ]
 
@@ -96,7 +97,7 @@ def _newest_first(metadata: TableMetadata) -> list[Snapshot]:
     )
 
 
-def _snapshot(snapshot: Snapshot, current: int | None, history: set[int], refs: list[str]) -> pb.Snapshot:
+def _snapshot(snapshot: Snapshot, metadata: TableMetadata, history: set[int], refs: list[str]) -> pb.Snapshot:
     summary = _summary(snapshot)
     return pb.Snapshot(
         snapshot_id=snapshot.snapshot_id,
@@ -109,9 +110,12 @@ def _snapshot(snapshot: Snapshot, current: int | None, history: set[int], refs: 
         removed_rows=_count(summary, "deleted-records"),
         rows=_count(summary, "total-records"),
         bytes=_count(summary, "total-files-size"),
-        present=snapshot.snapshot_id == current,
+        present=snapshot.snapshot_id == metadata.current_snapshot_id,
         in_history=snapshot.snapshot_id in history,
         refs=sorted(refs),
+        files=(files := _count(summary, "total-data-files")),
+        small_files=None if files is None else MEASURES["small_files"](metadata, summary),
+        delete_files=_count(summary, "total-delete-files"),
     )
 
 

@@ -10,6 +10,7 @@ from distop.errors import CorruptRecord
 from distop.lake.storage.storage import without_secrets
 from distop.metastore.backlog.batches import (
     DONE,
+    FAILED,
     RUNNING,
     WAITING,
     AppliedRecord,
@@ -95,6 +96,18 @@ def batch_message(name: str, state: str, kv: KeyValue) -> pb.Batch:
         return _ended(name, kv) if state == DONE else _open(name, state, kv)
     except CorruptRecord as error:
         return pb.Batch(name=name, error=pb.OperationError(code=error.code, message=error.message))
+
+
+def state_of_batch(batch: pb.Batch, ordering: pb.Ordering) -> str:
+    """Its state, or what matters more about it: ``failed`` if it blocks its table, ``approval`` if it waits
+    for that, ``rewritten`` if its source was written again since it was applied."""
+    if ordering.HasField("blocked") and batch.name == ordering.blocked.batch:
+        return FAILED
+    if batch.name == ordering.awaiting:
+        return "approval"
+    if batch.name in ordering.rewritten and batch.state == "applied":
+        return "rewritten"
+    return batch.state or FAILED
 
 
 def _ended(name: str, kv: KeyValue) -> pb.Batch:

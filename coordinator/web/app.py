@@ -11,6 +11,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import replace
 from importlib.resources import files
 from typing import Any
@@ -38,7 +39,15 @@ from distop.coordinator.web.requests import (
     check_same_place,
     errors_of,
 )
-from distop.errors import DistopError, InvalidArgument, NotFound, Unauthenticated
+from distop.errors import (
+    Busy,
+    CorruptRecord,
+    DistopError,
+    InvalidArgument,
+    NotFound,
+    PreconditionFailed,
+    Unauthenticated,
+)
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.records.names import OperationId
@@ -129,6 +138,10 @@ class WebServer:
         pages = {
             "/": ("overview.html", self._overview),
             "/table": ("table.html", self._table),
+            "/table/snapshots": ("table_snapshots.html", self._snapshots),
+            "/table/batches": ("table_batches.html", self._batches),
+            "/table/schedules": ("table_schedules.html", self._schedules),
+            "/table/watermarks": ("table_watermarks.html", self._watermarks),
             "/operation": ("operation.html", self._operation),
             "/members": ("members.html", self._members),
         }
@@ -256,10 +269,33 @@ class WebServer:
         return {"view": await self._reads.overview(query.text("after"))}
 
     async def _table(self, query: Query) -> dict[str, Any]:
-        name, page, marks = query.needed("name"), query.number("page"), query.text("marks")
-        view = await self._reads.table(name, page=page)
-        watermarks = await self._reads.watermarks(name, marks)
-        return {"view": view, "watermarks": watermarks, "page": page, "marks": marks}
+        page = query.number("page")
+        view = await self._reads.table(query.needed("name"), page=page)
+        content, snapshots = await self._reads.content(view.table), pb.ListSnapshotsResponse()
+        if view.table.format == "iceberg":
+            # Why the storage does not have them is what its content says, too.
+            with suppress(PreconditionFailed, Busy, CorruptRecord):
+                snapshots = await self._reads.snapshots(view.table)
+        return {"view": view, "content": content, "snapshots": snapshots, "page": page}
+
+    async def _snapshots(self, query: Query) -> dict[str, Any]:
+        view, token = await self._reads.table(query.needed("name"), page=0), query.text("page_token")
+        return {"view": view, "listed": await self._reads.snapshots(view.table, token), "token": token}
+
+    async def _batches(self, query: Query) -> dict[str, Any]:
+        view, token = await self._reads.table(query.needed("name"), page=0), query.text("page_token")
+        return {"view": view, "batches": await self._reads.batches(view.name, token), "token": token}
+
+    async def _schedules(self, query: Query) -> dict[str, Any]:
+        view = await self._reads.table(query.needed("name"), page=0)
+        request = pb.ListSchedulesRequest(table=view.name)
+        listed = await self._reads.ask(self._reads.schedules.ListSchedules, request)
+        return {"view": view, "schedules": listed.schedules}
+
+    async def _watermarks(self, query: Query) -> dict[str, Any]:
+        view, marks = await self._reads.table(query.needed("name"), page=0), query.text("marks")
+        watermarks = await self._reads.watermarks(view.name, marks)
+        return {"view": view, "watermarks": watermarks, "marks": marks}
 
     async def _operation(self, query: Query) -> dict[str, Any]:
         operation, jobs = OperationId.parse(query.needed("name")), query.text("jobs")

@@ -1,15 +1,19 @@
-"""What pages draw: where things lie on a line of time. Pure: messages in, shares of a width out."""
+"""What pages draw: where things lie on a line of time, or in a calendar. Pure: messages in, places out."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import date
 
-from distop.coordinator.views.why import seconds_of
+from distop.coordinator.views.messages import state_of_batch
+from distop.coordinator.views.why import many, seconds_of
 from distop.proto import distop_pb2 as pb
 
-WIDTH = 1000.0
-"""The width of a drawing, in its own units: a browser scales it."""
+WIDTH, HEIGHT = 1000.0, 100.0
+"""The size of a drawing, in its own units: a browser scales it."""
 
 _BEGINS = {
     "started": "waiting",
@@ -50,3 +54,115 @@ def phases(events: Iterable[pb.Event], end: float) -> list[Phase]:
         Phase(name, until - at, (at - first) * scale, max(until - at, 0.0) * scale)
         for (name, at), until in zip(begun, ends, strict=True)
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A count over time."""
+
+    name: str
+    last: int
+    path: str
+    """Of an SVG path, in units of the drawing: each value lasts until the next one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """Some counts over the same time, by one scale that begins at 0."""
+
+    title: str
+    lines: Sequence[Line]
+    highest: int
+    begin: float
+    end: float
+    """In seconds since the epoch."""
+
+
+def over_time(snapshots: Iterable[pb.Snapshot]) -> list[Chart]:
+    """How a table's rows and files have become what they are; nothing with less than two snapshots."""
+    history = sorted(
+        (one for one in snapshots if one.in_history), key=lambda one: seconds_of(one.committed_at)
+    )
+    charts = []
+    for title, fields in (("Rows", ("rows",)), ("Files", ("files", "small_files"))):
+        known = [one for one in history if all(one.HasField(field) for field in fields)]
+        if len(known) < 2:
+            continue
+        begin, end = seconds_of(known[0].committed_at), seconds_of(known[-1].committed_at)
+        scale = WIDTH / max(end - begin, 1e-3)
+        highest = max(getattr(one, field) for one in known for field in fields)
+        lines = []
+        for field in fields:
+            path = ""
+            for one in known:
+                y = HEIGHT * (1 - getattr(one, field) / max(highest, 1))
+                x = (seconds_of(one.committed_at) - begin) * scale
+                path += f"H{x:.1f}V{y:.1f}" if path else f"M0 {y:.1f}"
+            lines.append(Line(field.replace("_", " "), getattr(known[-1], field), path))
+        charts.append(Chart(title, lines, highest, begin, end))
+    return charts
+
+
+_DAY = re.compile(r"(?<!\d)(\d{4})(-?)(\d{2})\2(\d{2})(?!\d)")
+"""A day in the name of a batch: ``2024-01-15`` or ``20240115``."""
+
+_WORST = ("failed", "approval", "rewritten", "running", "waiting", "skipped", "applied")
+"""States of batches; the first one that a batch of a day has is that of the day."""
+
+MONTHS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Day:
+    """The batches of one day."""
+
+    state: str
+    label: str
+    operation: str
+    """Of a batch in that state; empty: none has it yet."""
+
+
+def _day_of(name: str) -> date | None:
+    """The first day that is part of a batch's name."""
+    if (found := _DAY.search(name)) is None:
+        return None
+    try:
+        return date(int(found[1]), int(found[3]), int(found[4]))
+    except ValueError:
+        return None
+
+
+def first_shown(last: str) -> str:
+    """The name from which on applied batches fit into a calendar that ends with the one called ``last``: of
+    the last twelve months, or of one if a day has several. Empty: all, since names have no days."""
+    found, day = _DAY.search(last), _day_of(last)
+    if found is None or day is None:
+        return ""
+    months = day.year * 12 + day.month - (MONTHS if found.end() == len(last) else 1)
+    return f"{last[: found.start()]}{months // 12:04}{found[2]}{months % 12 + 1:02}{found[2]}01"
+
+
+def by_day(*listed: pb.ListBacklogResponse) -> list[tuple[str, list[Day | None]]]:
+    """A calendar of batches whose names have days: for each month, the newest first, its 31 days.
+
+    A batch that is in two lists, as one that is applied again, counts as in the first one.
+    """
+    named: dict[str, tuple[date, str, str]] = {}
+    for answer in listed:
+        for batch in answer.batches:
+            if batch.name not in named and (day := _day_of(batch.name)) is not None:
+                named[batch.name] = day, state_of_batch(batch, answer.ordering), batch.operation
+    days: dict[date, list[tuple[str, str]]] = defaultdict(list)
+    for day, state, operation in named.values():
+        days[day].append((state, operation))
+    months: dict[str, list[Day | None]] = {}
+    for day, found in sorted(days.items(), reverse=True):
+        month = months.setdefault(f"{day:%Y-%m}", [None] * 31)
+        state, operation = min(found, key=lambda one: _WORST.index(one[0]))
+        counts = Counter(state for state, _ in found)
+        label = f"{day}: {state}"
+        if len(found) > 1:
+            each = ", ".join(f"{counts[state]:,} {state}" for state in _WORST if counts[state])
+            label = f"{day}: {many(len(found), 'batch', 'batches')}: {each}"
+        month[day.day - 1] = Day(state, label, operation)
+    return list(months.items())[:MONTHS]

@@ -6,7 +6,9 @@ undefined name in a template is an error, never an empty text.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -17,8 +19,9 @@ from markupsafe import Markup
 
 from distop.coordinator.state.grid import JobGrid
 from distop.coordinator.views.jobs import STATES, Failure, grouped
-from distop.coordinator.views.why import Need, seconds_of, short_name, span
-from distop.coordinator.web.charts import WIDTH, phases
+from distop.coordinator.views.messages import state_of_batch
+from distop.coordinator.views.why import Need, many, seconds_of, short_name, span
+from distop.coordinator.web.charts import HEIGHT, WIDTH, by_day, over_time, phases
 from distop.coordinator.web.reads import HISTORY, LIVE, MAX_ACTIVE, WATERMARKS
 from distop.proto import distop_pb2 as pb
 from distop.proto.json_text import from_json, series_of, violations_of
@@ -45,6 +48,23 @@ EVENTS = {
     "parked": "bad",
 }
 """How an event looks."""
+
+BATCHES = {
+    "applied": "succeeded",
+    "waiting": "idle",
+    "running": "running",
+    "approval": "approval",
+    "failed": "failed",
+    "skipped": "skipped",
+    "rewritten": "approval",
+}
+"""The states of a batch, and how each looks."""
+
+COLUMNS, SCHEDULES, LATEST = 200, 100, 50
+"""Columns, schedules and applied batches in lists."""
+
+MANY_SMALL, MANY_SNAPSHOTS = 20, 100
+"""Small files and snapshots from which on removing them is worth a command."""
 
 LARGE_GRID = 2000
 """Cells of an operation's grid on its own page."""
@@ -112,6 +132,43 @@ def failures_of(grid: JobGrid | None, facts: Mapping[str, Any]) -> list[Failure]
     return grouped(named) if known else []
 
 
+@dataclass(frozen=True, slots=True)
+class ToMend:
+    """What makes a table slow to read or costly to keep, and the command that mends it."""
+
+    what: str
+    command: str
+
+
+def to_mend(name: str, listed: pb.ListSnapshotsResponse) -> list[ToMend]:
+    """What the first page of a table's snapshots says about its health."""
+    found, more = [], "+" if listed.next_page_token else ""
+    for one in listed.snapshots:
+        if one.present and one.small_files >= MANY_SMALL:
+            found.append(ToMend(f"{many(one.small_files, 'small file')}", shell("distop compact", name)))
+        if one.present and one.delete_files:
+            deletes = many(one.delete_files, "file of row deletes", "files of row deletes")
+            found.append(ToMend(deletes, shell("distop compact", name)))
+    if len(listed.snapshots) >= MANY_SNAPSHOTS:
+        kept = f"{len(listed.snapshots):,}{more} snapshots are kept"
+        found.append(ToMend(kept, shell("distop expire-snapshots", name)))
+    return found
+
+
+def shell(words: str, *names: str) -> str:
+    """A command as it is typed: names may need quotation marks."""
+    return f"{words} {shlex.join(names)}"
+
+
+def size(count: int) -> str:
+    """``"512 B"``, ``"1.4 KiB"``, ``"12.0 GiB"``."""
+    units = iter(("B", "KiB", "MiB", "GiB", "TiB"))
+    scaled, unit = float(count), next(units)
+    while scaled >= 1024 and unit != "TiB":
+        scaled, unit = scaled / 1024, next(units)
+    return f"{count} B" if unit == "B" else f"{scaled:,.1f} {unit}"
+
+
 def percent(jobs: pb.JobCounts) -> int:
     """The share that is done. Only all jobs are 100 %."""
     share = jobs.succeeded / jobs.total if jobs.total else 0.0 if jobs.counting else 1.0
@@ -141,29 +198,40 @@ ENVIRONMENT = Environment(
 ENVIRONMENT.filters["number"] = "{:,}".format
 ENVIRONMENT.globals |= {
     "ABORTING": pb.ABORTING,
+    "BATCHES": BATCHES,
     "CANCELLED": pb.CANCELLED,
+    "COLUMNS": COLUMNS,
     "EVENTS": EVENTS,
     "FAILED": pb.FAILED,
+    "HEIGHT": HEIGHT,
     "HISTORY": HISTORY,
     "JOB_STATES": list(STATES),
     "LARGE_GRID": LARGE_GRID,
+    "LATEST": LATEST,
     "LIVE": LIVE,
     "MAX_ACTIVE": MAX_ACTIVE,
     "PENDING": PENDING,
+    "SCHEDULES": SCHEDULES,
     "SUCCEEDED": pb.SUCCEEDED,
     "WATERMARKS": WATERMARKS,
     "WIDTH": WIDTH,
+    "by_day": by_day,
     "failures_of": failures_of,
     "from_json": from_json,
+    "over_time": over_time,
     "percent": percent,
     "phases": phases,
     "seconds_of": seconds_of,
     "series_of": series_of,
+    "shell": shell,
     "short": short,
     "short_name": short_name,
+    "size": size,
     "span": span,
     "state_of": state_of,
+    "state_of_batch": state_of_batch,
     "tally": tally,
+    "to_mend": to_mend,
     "url": url,
     "utc": partial(datetime.fromtimestamp, tz=UTC),
     "violations_of": violations_of,

@@ -13,9 +13,15 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from google.protobuf.message import Message
+
 from distop.coordinator.access.callers import caller
+from distop.coordinator.api.backlog import BacklogService
 from distop.coordinator.api.cluster import ClusterService
+from distop.coordinator.api.operations import OperationService
+from distop.coordinator.api.schedules import ScheduleService
 from distop.coordinator.api.tables import TableService
+from distop.coordinator.starting.services import Services
 from distop.coordinator.state.grid import JobGrid
 from distop.coordinator.views.following import Following
 from distop.coordinator.views.jobs import STATES, Job, read_jobs
@@ -23,15 +29,18 @@ from distop.coordinator.views.listing import LOOKED, first_tables
 from distop.coordinator.views.operations import from_ended, not_found, read_finished
 from distop.coordinator.views.tables import with_schedules
 from distop.coordinator.views.why import Mood, Need, Reason, need_of, serving_executors, short_name, why
+from distop.coordinator.web.charts import first_shown
 from distop.coordinator.work.work import Work
 from distop.errors import DistopError, InvalidArgument, Unavailable
 from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.deadline import within
 from distop.metastore.etcd.txn import named
 from distop.metastore.records.names import OperationId, check_name, prefix_end
 from distop.operations.registry import Registry
 from distop.proto import distop_pb2 as pb
 
 T = TypeVar("T")
+M = TypeVar("M", bound=Message)
 
 MAX_ANSWERS = 512
 """Most cached answers; the oldest is dropped."""
@@ -120,9 +129,20 @@ MAX_ACTIVE = 1000
 
 SELDOM_S = 3.0
 """Seconds that names of tables, history and watermarks are cached."""
+PUBLISHED_S = 30.0
+"""Seconds that what is published is cached, unless something was published since."""
+BACKLOG_S = 1.0
+"""Seconds that waiting batches are cached."""
 
 # Services and handlers take arguments that only some calls need; reads use no gRPC context.
 NO_CONTEXT: Any = None
+
+ASK_S = 4.0
+"""Deadline of one call of the API, in seconds: less than that of a page, which then shows the error."""
+BATCHES = 1000
+"""Most applied batches of a calendar."""
+WAITING = 100
+"""Waiting batches on one page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +181,16 @@ class OperationPage:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Batches:
+    """The batches of one table."""
+
+    waiting: pb.ListBacklogResponse
+    applied: pb.ListBacklogResponse
+    """Those of the last months, if their names have days."""
+    unordered: pb.ListBacklogResponse
+
+
+@dataclass(frozen=True, kw_only=True)
 class Overview:
     """The first page."""
 
@@ -182,7 +212,11 @@ class Reads:
     ) -> None:
         self.client = client
         work = Work(Registry(), None)
+        services = Services(client=client, planning=work, publishing=work, answering=work)
+        self.operations = OperationService(services, following, asyncio.Event())
         self.tables = TableService(client, work)
+        self.backlog = BacklogService(client, work.registry)
+        self.schedules = ScheduleService(services, self.operations)
         self.cluster = ClusterService(client, work)
         self.following = following
         self.wall = wall
@@ -191,6 +225,44 @@ class Reads:
     async def close(self) -> None:
         """Stop reading."""
         await self._answers.close()
+
+    async def ask(
+        self, call: Callable[[M, Any], Awaitable[T]], request: M, *parts: object, keep_s: float = SELDOM_S
+    ) -> T:
+        """The answer of a call of the API, shared by equal requests while it is fresh. ``parts``: what it
+        depends on; where these are others, it is another answer."""
+
+        async def made() -> T:
+            with within(ASK_S):
+                return await call(request, NO_CONTEXT)
+
+        key = call.__qualname__, request.SerializeToString(deterministic=True), *parts
+        return await self._answers.get(key, made, keep_s=keep_s)
+
+    async def content(self, table: pb.Table) -> pb.TableContent:
+        """Columns and size of a table, and its last load."""
+        request = pb.GetTableRequest(name=table.name)
+        return await self.ask(self.tables.DescribeTable, request, *_version_of(table), keep_s=PUBLISHED_S)
+
+    async def snapshots(self, table: pb.Table, token: str = "") -> pb.ListSnapshotsResponse:
+        """A page of the snapshots of a table. Raises :class:`~distop.errors.PreconditionFailed` if its
+        storage does not have them."""
+        request = pb.ListSnapshotsRequest(table=table.name, page_token=token)
+        return await self.ask(self.tables.ListSnapshots, request, *_version_of(table), keep_s=PUBLISHED_S)
+
+    async def batches(self, name: str, token: str = "") -> Batches:
+        """The batches of a table: a page of the waiting ones, and the others as far as they are shown."""
+        request = pb.ListBacklogRequest(table=name, page_size=WAITING, page_token=token)
+        waiting = await self.ask(self.backlog.ListBacklog, request, keep_s=BACKLOG_S)
+        last = waiting.ordering.last
+        done = pb.ListBacklogRequest(table=name, page_size=BATCHES, applied=True)
+        if first := first_shown(last):
+            done.MergeFrom(pb.ListBacklogRequest(first=first, last=last))
+        unordered = pb.ListBacklogRequest(table=name, page_size=WAITING, unordered=True)
+        applied, others = await asyncio.gather(
+            self.ask(self.backlog.ListBacklog, done), self.ask(self.backlog.ListBacklog, unordered)
+        )
+        return Batches(waiting=waiting, applied=applied, unordered=others)
 
     async def overview(self, after: str) -> Overview:
         """The first page, with the tables after ``after``."""

@@ -152,6 +152,22 @@ _MEMBERS: Call = ("ClusterService/ListMembers", lambda _: pb.ListMembersRequest(
 CALLS: dict[str, Call] = {
     "/": _TABLES,
     "/table": _TABLE,
+    "/table/snapshots": (
+        "TableService/ListSnapshots",
+        lambda query: pb.ListSnapshotsRequest(table=query.needed("name")),
+    ),
+    "/table/batches": (
+        "BacklogService/ListBacklog",
+        lambda query: pb.ListBacklogRequest(table=query.needed("name")),
+    ),
+    "/table/schedules": (
+        "ScheduleService/ListSchedules",
+        lambda query: pb.ListSchedulesRequest(table=query.needed("name")),
+    ),
+    "/table/watermarks": (
+        "TableService/GetWatermarks",
+        lambda query: pb.GetWatermarksRequest(table=query.needed("name")),
+    ),
     "/operation": _OPERATION,
     "/members": _MEMBERS,
     "/api/tables": _TABLES,

@@ -8,14 +8,11 @@ import re
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from html import unescape
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import pytest
-import pytest_asyncio
 
 from distop.coordinator.config import CoordinatorConfig
 from distop.coordinator.service import Coordinator
@@ -34,50 +31,12 @@ from distop.metastore.records.operation import HistoryRecord, RunnerRecord
 from distop.metastore.records.record import encode, encode_plain
 from distop.proto import distop_pb2 as pb
 from support.etcd.jobs import mark, mark_all
-from support.services.coordinators import Service, config_of, leader_of, running
-from support.services.rest import Answer, RestDoor
+from support.services.browsing import Web, page, url
+from support.services.coordinators import config_of, leader_of
 from support.waiting import eventually
 
 LARGE = 2**62 + 1
 EVIL = "<script>alert('x')</script> \"&amp;\" /?a=b#c é"
-
-
-class Page(Answer):
-    @property
-    def words(self) -> str:
-        """What a reader sees: without markup."""
-        return unescape(re.sub(r"<[^>]*>", "", self.text))
-
-
-@dataclass(frozen=True)
-class Web:
-    """A browser without JavaScript."""
-
-    address: str
-
-    async def get(self, path: str, **headers: str) -> Page:
-        return await asyncio.to_thread(self._get, path, headers)
-
-    def _get(self, path: str, headers: dict[str, str]) -> Page:
-        named = {name.replace("_", "-"): value for name, value in headers.items()}
-        answer = RestDoor(self.address, "").raw(named.pop("method", "GET"), path, None, named)
-        return Page(answer.status, answer.headers, answer.text)
-
-    async def shows(self, path: str, *texts: str, timeout_s: float = 10.0) -> Page:
-        """The page once all these texts can be read on it."""
-
-        async def seen() -> Page | None:
-            answer = await self.get(path)
-            return answer if answer.status == 200 and all(text in answer.words for text in texts) else None
-
-        return await eventually(seen, timeout_s, every_s=0.05)
-
-
-@asynccontextmanager
-async def page(etcd: EtcdConfig, **fields: Any) -> AsyncIterator[tuple[Service, Web]]:
-    config = config_of(etcd, web="127.0.0.1:0", **fields)
-    async with running(config) as coordinator, Service(coordinator.address) as service:
-        yield service, Web(coordinator.web_address)
 
 
 @asynccontextmanager
@@ -87,28 +46,6 @@ async def executor(client: EtcdClient, member: str, *types: str) -> AsyncIterato
         record = MemberRecord(id=member, host="h", types=list(types))
         await client.put(client.keyspace.executor(member), encode(record), lease=session.lease_id)
         yield session
-
-
-@pytest_asyncio.fixture
-async def shown(etcd_config: EtcdConfig) -> AsyncIterator[tuple[Service, Web]]:
-    async with page(etcd_config) as standing:
-        yield standing
-
-
-@pytest_asyncio.fixture
-async def service(shown: tuple[Service, Web]) -> Service:
-    """With the table ``t``."""
-    await shown[0].create_table("t")
-    return shown[0]
-
-
-@pytest.fixture
-def web(shown: tuple[Service, Web]) -> Web:
-    return shown[1]
-
-
-def url(path: str, name: str) -> str:
-    return f"{path}?name={quote(name, safe='')}"
 
 
 async def test_an_empty_installation_says_what_to_do(web):
@@ -194,11 +131,11 @@ async def test_members_and_leaders(service, web, client):
 async def test_watermarks_by_the_page(service, web, client):
     marks = {"landing": {f"part-{number:03}": f"v{number}" for number in range(250)}}
     await client.put(client.keyspace.table("t").watermarks, encode_plain(marks))
-    first = await web.shows(url("/table", "t"), "Watermarks · 200+", "part-199")
+    first = await web.shows(url("/table/watermarks", "t"), "200 on this page", "part-199")
     assert "part-200" not in first.words
     token = re.search(r"marks=([^\"&]+)\">next", first.text)
     assert token is not None
-    second = (await web.get(url("/table", "t") + f"&marks={token[1]}")).words
+    second = (await web.get(url("/table/watermarks", "t") + f"&marks={token[1]}")).words
     assert "part-249" in second
     assert "part-199" not in second
 

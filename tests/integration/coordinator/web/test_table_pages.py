@@ -1,0 +1,66 @@
+"""The pages of one table: what is published in it, its batches, schedules and watermarks."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.embedded import EtcdProcess
+from distop.proto import distop_pb2 as pb
+from distop.proto import distop_pb2_grpc
+from support.services.backlogs import configure, put
+from support.services.browsing import Web, url
+from support.services.coordinators import Service
+from support.tables.catalogs import SCHEMA, ids, make_catalog
+
+
+async def test_what_is_published_is_shown_over_time_with_what_mends_it(
+    etcd: EtcdProcess, prefix: str, tmp_path: Path, web: Web
+) -> None:
+    """U1: columns, rows, files; small files with the command that joins them; who made each snapshot."""
+
+    def publish() -> list[int]:
+        with make_catalog(etcd, prefix, tmp_path) as catalog:
+            catalog.create_namespace_if_not_exists("default")
+            table = catalog.create_table("default.days", SCHEMA)
+            for number in range(22):
+                table.append(ids(number, 1))
+            table.manage_snapshots().create_branch(table.metadata.snapshots[3].snapshot_id, "audit").commit()
+            return [one.snapshot_id for one in table.metadata.snapshots]
+
+    published = await asyncio.to_thread(publish)
+    name = "days"
+    shown = await web.shows(url("/table", name), "22 rows", "22 files", "22 rows", "21 small files")
+    assert "distop compact days" in shown.words
+    assert shown.text.count('<path class="line') == 3
+    assert "kind" in shown.words
+    listed = await web.get(url("/table/snapshots", name))
+    assert listed.words.count("another program") == 22 + 1
+    assert f">{published[3]}<" in listed.text
+    assert "audit" in listed.words
+
+
+async def test_batches_stand_in_a_calendar_that_leads_to_their_operations(
+    service: Service, client: EtcdClient, web: Web
+) -> None:
+    """U1: what waits, what was applied, and the gate."""
+    for day in ("2024-01-30", "2024-02-01"):
+        await put(client, day)
+    path = url("/table/batches", "t")
+    await web.shows(path, "2024-01-30: applied", "2024-02-01: applied", "No batch waits")
+    await configure(client, gate="closed")
+    await put(client, "2024-02-02")
+    shown = await web.shows(path, "2024-02-02: waiting", "closed")
+    assert 'href="/operation?name=t%2Fnoop%2F' in shown.text
+    assert "its gate is closed" in shown.words
+
+
+async def test_schedules_say_when_they_run_next(service: Service, web: Web) -> None:
+    schedules = distop_pb2_grpc.ScheduleServiceStub(service.channel)
+    request = pb.AddScheduleRequest(
+        table="t", name="nightly", type="noop", cron="0 3 * * *", requested_by="ana"
+    )
+    await schedules.AddSchedule(request, timeout=10)
+    shown = await web.shows(url("/table/schedules", "t"), "nightly", "0 3 * * *", "ana")
+    assert "in " in shown.words
