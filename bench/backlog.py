@@ -31,9 +31,9 @@ IN_FLIGHT = 16
 
 async def publish(client: AsyncClient, table: str, count: int) -> None:
     """Queue so many batches behind a closed gate."""
-    await client.set_ordering(table, gate="closed")
+    await client.table(table).set_ordering(gate="closed")
     for number in range(count):
-        await client.enqueue(table, f"{number:05d}", "noop", {"partitions": 0})
+        await client.table(table).enqueue(f"{number:05d}", "noop", {"partitions": 0})
 
 
 async def applied(etcd: EtcdClient, table: str) -> int:
@@ -48,7 +48,7 @@ async def alone(client: AsyncClient) -> float:
     began = time.perf_counter()
     for _ in range(ALONE):
         operation = await client.start("alone", "noop", {"partitions": 0})
-        (await client.wait(operation.name, timeout_s=60)).raise_for_outcome()
+        await operation.result(timeout_s=60)
     return ALONE / (time.perf_counter() - began)
 
 
@@ -57,7 +57,7 @@ async def drained(client: AsyncClient, etcd: EtcdClient) -> float:
     await client.create_table("one", "/nowhere/one")
     await publish(client, "one", BATCHES)
     began = time.perf_counter()
-    await client.open_gate("one")
+    await client.table("one").open_gate()
 
     async def done() -> bool | None:
         return await applied(etcd, "one") == BATCHES or None

@@ -171,7 +171,7 @@ class Ours:
         await ready.wait()
         began = time.perf_counter()
         operation = await self._client.start(table, "write_frame", {"files": files, "rows": ROWS})
-        ended = await self._client.wait(operation.name, timeout_s=900)
+        ended = await operation.wait(timeout_s=900)
         whole = time.perf_counter() - began
         facts = ended.raise_for_outcome().facts
         if (facts["files"], facts["rows"]) != (files, files * ROWS):

@@ -151,9 +151,9 @@ async def one_operation(client: AsyncClient, table: str, jobs: int) -> float:
     began = time.perf_counter()
     operation = await client.start(table, "noop", {"partitions": jobs})
     try:
-        ended = await client.wait(operation.name, timeout_s=300)
+        ended = await operation.wait(timeout_s=300)
     except DeadlineExceeded as error:
-        raise SystemExit(f"{error.message}: {(await client.explain(table)).sentence}") from error
+        raise SystemExit(f"{error.message}: {(await client.table(table).why()).sentence}") from error
     took = time.perf_counter() - began
     ended.raise_for_outcome()
     return took

@@ -93,7 +93,7 @@ async def measure(config: EtcdConfig, processes: Processes, folder: Path) -> Non
         await until(served, "an executor")
         began = time.perf_counter()
         operation = await client.start("events", "build_index", {"column": "id"})
-        built = (await client.wait(operation.name, timeout_s=300)).raise_for_outcome()
+        built = await operation.result(timeout_s=300)
         build_s = time.perf_counter() - began
     snapshot = await opened_snapshot(etcd, config)
     await etcd.close()

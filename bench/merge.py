@@ -92,7 +92,7 @@ def with_merge(spark: NativeSpark, table: str, batch: Path) -> float:
 async def with_distop(client: AsyncClient, table: str, batch: Path) -> tuple[float, dict[str, Any]]:
     began = time.perf_counter()
     started = await client.start(table, "ingest", {"paths": str(batch), "mode": "merge", "keys": ["id"]})
-    ended = (await client.wait(started.name, timeout_s=600)).raise_for_outcome()
+    ended = await started.result(timeout_s=600)
     return time.perf_counter() - began, ended.facts
 
 

@@ -2,13 +2,14 @@
 
 import distop.process.forks  # noqa: F401  # before gRPC is imported
 from distop.client.access import Grant, Grants
-from distop.client.aio import AsyncClient
+from distop.client.aio import AsyncClient, AsyncTableHandle
 from distop.client.backfill import Backfill, batch_range
 from distop.client.backlog import Batch, Block, Enqueued, Ordering
-from distop.client.blocking import Client
+from distop.client.blocking import Client, OperationHandle, TableHandle
 from distop.client.cluster import AuditEntry, Diagnosis, Finding, Leader, Member, Severity
 from distop.client.connection import DEFAULT_ADDRESS, default_address
 from distop.client.credentials import Credentials
+from distop.client.handles import AsyncOperationHandle
 from distop.client.operations import (
     Completion,
     Event,
@@ -22,15 +23,20 @@ from distop.client.operations import (
     OperationState,
     OperationUpdate,
     Pause,
+    RunOptions,
+    StartOptions,
     Trace,
 )
 from distop.client.quarantine import Quarantine, QuarantinedRow
 from distop.client.schedules import Schedule
+from distop.client.starting import IngestOptions, ingest_argument
 from distop.client.tables import Column, Explanation, Index, Snapshot, Table, TableContent, Watermarks
 
 __all__ = [
     "DEFAULT_ADDRESS",
     "AsyncClient",
+    "AsyncOperationHandle",
+    "AsyncTableHandle",
     "AuditEntry",
     "Backfill",
     "Batch",
@@ -48,6 +54,7 @@ __all__ = [
     "Grant",
     "Grants",
     "Index",
+    "IngestOptions",
     "JobCounts",
     "JobUpdate",
     "Leader",
@@ -55,6 +62,7 @@ __all__ = [
     "Operation",
     "OperationError",
     "OperationFailed",
+    "OperationHandle",
     "OperationParked",
     "OperationState",
     "OperationUpdate",
@@ -62,13 +70,17 @@ __all__ = [
     "Pause",
     "Quarantine",
     "QuarantinedRow",
+    "RunOptions",
     "Schedule",
     "Severity",
     "Snapshot",
+    "StartOptions",
     "Table",
     "TableContent",
+    "TableHandle",
     "Trace",
     "Watermarks",
     "batch_range",
     "default_address",
+    "ingest_argument",
 ]

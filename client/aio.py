@@ -9,14 +9,21 @@ from distop.client.backfill import BackfillCalls
 from distop.client.cluster import ClusterCalls
 from distop.client.connection import Connection, default_address, parse_addresses
 from distop.client.credentials import Credentials
+from distop.client.handles import OperationCalls
 from distop.client.quarantine import QuarantineCalls
 from distop.client.schedules import ScheduleCalls
-from distop.client.tables import TableCalls
+from distop.client.starting import IngestCalls, MaintenanceCalls
+from distop.client.tables import TableCalls, TablesCalls
 from distop.proto.identity import default_identity
 
 
-class AsyncClient(QuarantineCalls, TableCalls, BackfillCalls, ScheduleCalls, ClusterCalls, AccessCalls):
-    """Starts, follows and cancels operations; creates and shows tables. Belongs to one event loop.
+class AsyncTableHandle(TableCalls, MaintenanceCalls, BackfillCalls, ScheduleCalls, QuarantineCalls):
+    """One table, by its name: its definition, content, snapshots and branches, watermarks, backlog, schedules
+    and quarantine. Nothing is called to make one."""
+
+
+class AsyncClient(IngestCalls, OperationCalls, TablesCalls, ClusterCalls, AccessCalls):
+    """Starts operations, and gives handles of operations and tables. Belongs to one event loop.
 
     Any coordinator answers any call. If one does not answer, the call is repeated on the next: every call is
     idempotent, the start of an operation because its request id is made here, before the first attempt.
@@ -51,13 +58,23 @@ class AsyncClient(QuarantineCalls, TableCalls, BackfillCalls, ScheduleCalls, Clu
         identity: str = "",
         credentials: Credentials | None = None,
     ) -> None:
-        self.identity = identity or default_identity()
-        self._connection = Connection(
+        connection = Connection(
             parse_addresses(default_address() if address is None else address),
             timeout_s=timeout_s,
             connect_timeout_s=connect_timeout_s,
+            identity=identity or default_identity(),
             credentials=credentials if credentials is not None else Credentials.from_env(),
         )
+        super().__init__(connection)
+
+    @property
+    def identity(self) -> str:
+        """The name that it states as its caller's."""
+        return self._connection.identity
+
+    def table(self, name: str) -> AsyncTableHandle:
+        """The handle of a table."""
+        return AsyncTableHandle(self._connection, name)
 
     async def close(self) -> None:
         """Close the channels."""

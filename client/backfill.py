@@ -215,11 +215,10 @@ SHARE = 10
 
 
 class BackfillCalls(BacklogCalls):
-    """The part of :class:`~distop.client.aio.AsyncClient` for backfills."""
+    """The calls on backfills of a table."""
 
     async def backfill(
         self,
-        table: str,
         batches: Sequence[str],
         type: str,
         argument: Mapping[str, Any],
@@ -260,18 +259,18 @@ class BackfillCalls(BacklogCalls):
         """
         names = checked_batches(batches)
         arguments = batch_arguments(argument, names)
-        known, ordering = await self._known(table, names), await self.ordering(table)
+        known, ordering = await self._known(names), await self.ordering()
         await self._check_late([name for name in names if name not in known], ordering)
         again = _failed(ordering, known) if retry_failed else ""
         if hold and ordering.held_by:
             raise PreconditionFailed(
-                f"the gate of table {table!r} is closed by {ordering.held_by}",
-                hint=f"decide about the batches that it has taken out: distop backlog open {table}",
-                details={"table": table},
+                f"the gate of table {self.name!r} is closed by {ordering.held_by}",
+                hint=f"decide about the batches that it has taken out: distop backlog open {self.name}",
+                details={"table": self.name},
             )
         close = new_request_id()
         if hold:
-            await self._control("SetOrdering", table=table, gate="closed", request_id=close)
+            await self._control("SetOrdering", table=self.name, gate="closed", request_id=close)
         queued = 0
         for name, wanted in arguments.items():
             state = known[name].state if name in known else ""
@@ -279,31 +278,31 @@ class BackfillCalls(BacklogCalls):
                 continue
             publish = self.replace_batch if state == "applied" else self.enqueue
             try:
-                answer = await publish(table, name, argument=wanted, type=type)
+                answer = await publish(name, argument=wanted, type=type)
             except BatchDiffers as error:
                 error.hint = "take out those that wait (--cancel), and run the backfill again"
                 raise
             queued += answer.became == "queued"
         if again:
             with suppress(PreconditionFailed):  # somebody has decided meanwhile
-                await self.retry_batch(table, again)
+                await self.retry_batch(again)
         if hold:
             # Not if another has closed it while this program slept.
-            await self._control_backlog(table, "open", "", "backfill", closed_by=close)
-        return changed(await self.backfill_progress(table, names), queued=queued)
+            await self._control_backlog("open", "", "backfill", closed_by=close)
+        return changed(await self.backfill_progress(names), queued=queued)
 
-    async def backfill_progress(self, table: str, batches: Sequence[str]) -> Backfill:
+    async def backfill_progress(self, batches: Sequence[str]) -> Backfill:
         """How far these batches are."""
         names = checked_batches(batches)
         # A batch that is blocked, or waits for approval, by then comes after those that are applied by now.
-        ordering, known = await self.ordering(table), await self._known(table, names)
+        ordering, known = await self.ordering(), await self._known(names)
         states = Counter(batch.state or "waiting" for batch in known.values())
         missing = [name for name in names if name not in known]
         forgotten = sum(name.encode() <= ordering.forgotten.encode() for name in missing)
         rows = [one.rows for one in {b.operation: b for b in known.values() if b.state == "applied"}.values()]
         unfinished = bool(states["waiting"] or states["running"])
         return Backfill(
-            table=table,
+            table=self.name,
             first=names[0],
             last=names[-1],
             batches=len(names),
@@ -320,51 +319,50 @@ class BackfillCalls(BacklogCalls):
             blocked=ordering.blocked if unfinished else None,
         )
 
-    async def watch_backfill(self, table: str, batches: Sequence[str]) -> AsyncGenerator[Backfill, None]:
+    async def watch_backfill(self, batches: Sequence[str]) -> AsyncGenerator[Backfill, None]:
         """The progress, at most once a second, until none of the batches waits, or the table is blocked."""
         loop = asyncio.get_running_loop()
         while True:
             before = loop.time()
-            yield (progress := await self.backfill_progress(table, batches))
+            yield (progress := await self.backfill_progress(batches))
             if progress.done or progress.blocked:
                 return
             await asyncio.sleep(max(LOOK_EVERY_S, SHARE * (loop.time() - before)))
 
-    async def cancel_backfill(self, table: str, batches: Sequence[str], reason: str = "") -> Backfill:
+    async def cancel_backfill(self, batches: Sequence[str], reason: str = "") -> Backfill:
         """Take out those of the batches that wait, as if they had never been published. Those that are being
         applied go on: cancel their operation."""
         names = checked_batches(batches)
-        known = await self._known(table, names)
+        known = await self._known(names)
         # From the end: what is applied meanwhile leaves no gap.
         for name in reversed(names):
             if name in known and known[name].state == "waiting":
                 with suppress(NotFound, PreconditionFailed):  # it is being applied by now, or was
-                    await self.take_back(table, name, reason)
-        return await self.backfill_progress(table, names)
+                    await self.remove_batch(name, reason)
+        return await self.backfill_progress(names)
 
-    async def _known(self, table: str, names: Sequence[str]) -> dict[str, Batch]:
+    async def _known(self, names: Sequence[str]) -> dict[str, Batch]:
         """Those of the batches that wait, or are remembered. One that is applied anew waits."""
         wanted, known = set(names), dict[str, Batch]()
         # First those that wait: one that is applied meanwhile is found in both lists, and not in none.
         for applied in (False, True):
-            async for batch in self.backlog(table, applied=applied, first=names[0], last=names[-1]):
+            async for batch in self.backlog(applied=applied, first=names[0], last=names[-1]):
                 if batch.name in wanted:
                     known.setdefault(batch.name, batch)
         return known
 
     async def _check_late(self, names: Sequence[str], ordering: Ordering) -> None:
         """Raise :class:`~distop.errors.BatchLate` if the table would stop at one of the batches."""
-        table = ordering.table
         if names and names[0].encode() <= ordering.forgotten.encode():
             raise BatchLate(
-                f"batch {names[0]!r} of table {table!r} may have been applied before: batches up to "
+                f"batch {names[0]!r} of table {self.name!r} may have been applied before: batches up to "
                 f"{ordering.forgotten!r} are not remembered by name",
                 hint="begin after that one",
-                details={"table": table, "batch": names[0]},
+                details={"table": self.name, "batch": names[0]},
             )
         # What is being applied will be the last one.
         running = list[str]()
-        async with aclosing(self.backlog(table, page_size=1)) as waiting:
+        async with aclosing(self.backlog(page_size=1)) as waiting:
             async for batch in waiting:
                 if batch.state != "running":
                     break
@@ -373,10 +371,11 @@ class BackfillCalls(BacklogCalls):
         late = [name for name in names if name.encode() < last.encode()]
         if late and ordering.late != "apply":
             raise BatchLate(
-                f"{len(late):,} batches from {late[0]!r} on sort before {last!r}, which table {table!r} has "
-                "applied or skipped: it would stop at each",
-                hint=f"to have them applied next, in their order: distop backlog set {table} --late apply",
-                details={"table": table, "batch": late[0], "last": last},
+                f"{len(late):,} batches from {late[0]!r} on sort before {last!r}, which table "
+                f"{self.name!r} has applied or skipped: it would stop at each",
+                hint="to have them applied next, in their order: distop backlog set "
+                f"{self.name} --late apply",
+                details={"table": self.name, "batch": late[0], "last": last},
             )
 
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from hashlib import sha256
 from typing import Any, Literal
 
-from distop.client.calls import PAGE_SIZE, Calls, models
+from distop.client.calls import PAGE_SIZE, NamedCalls, models
 from distop.client.model import Model
 from distop.client.operations import OperationError
 from distop.errors import NotFound
@@ -110,7 +110,7 @@ class Ordering(Model):
     rewritten: tuple[str, ...] = ()
     """Applied batches whose sources were written again since, 50 at most."""
     signals: tuple[str, ...] = ()
-    """What opened the gate last, once each: see :meth:`~distop.client.aio.AsyncClient.open_gate`."""
+    """What opened the gate last, once each: see :meth:`BacklogCalls.open_gate`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,12 +130,11 @@ class Enqueued(Model):
     """Of an applied one: see :class:`Batch`."""
 
 
-class BacklogCalls(Calls):
-    """The part of :class:`~distop.client.aio.AsyncClient` for batches and their order."""
+class BacklogCalls(NamedCalls):
+    """The calls on the batches of a table and their order."""
 
     async def enqueue(
         self,
-        table: str,
         batch: str,
         type: str,
         argument: Mapping[str, Any] | None = None,
@@ -168,17 +167,17 @@ class BacklogCalls(Calls):
         """
         answer = await self._once(
             "EnqueueBatch",
-            table=table,
+            table=self.name,
             batch=batch,
             type=type,
             argument_json=to_json(argument or {}, "argument"),
             republish=republish,
             unordered=not ordered,
         )
-        return Enqueued.from_proto(answer, table=table, batch=batch)
+        return Enqueued.from_proto(answer, table=self.name, batch=batch)
 
     async def replace_batch(
-        self, table: str, batch: str, argument: Mapping[str, Any] | None = None, *, type: str = "ingest"
+        self, batch: str, argument: Mapping[str, Any] | None = None, *, type: str = "ingest"
     ) -> Enqueued:
         """Apply a batch again that was applied before, in place of the rows that it has added then: they
         leave the table in the same transaction. What came later stays.
@@ -195,16 +194,16 @@ class BacklogCalls(Calls):
         """
         answer = await self._once(
             "EnqueueBatch",
-            table=table,
+            table=self.name,
             batch=batch,
             type=type,
             argument_json=to_json(argument or {}, "argument"),
             replace=True,
         )
-        return Enqueued.from_proto(answer, table=table, batch=batch)
+        return Enqueued.from_proto(answer, table=self.name, batch=batch)
 
     async def batch_rewritten(
-        self, table: str, batch: str, since: str, version: str, *, replace: bool = False
+        self, batch: str, since: str, version: str, *, replace: bool = False
     ) -> Enqueued:
         """Say that the source of an applied batch was written again: the table names it in ``why`` and
         ``doctor`` until it is replaced. Nothing happens if the batch waits, or was applied again meanwhile.
@@ -219,10 +218,10 @@ class BacklogCalls(Calls):
             Replace its rows, as :meth:`replace_batch`, unless the operation has applied other batches,
             too.
         """
-        call = sha256("\n".join((table, batch, since, version)).encode()).hexdigest()[:32]
+        call = sha256("\n".join((self.name, batch, since, version)).encode()).hexdigest()[:32]
         answer = await self._control(
             "EnqueueBatch",
-            table=table,
+            table=self.name,
             batch=batch,
             type="ingest",
             argument_json="{}",
@@ -230,11 +229,10 @@ class BacklogCalls(Calls):
             rewritten_since=since,
             request_id=call,
         )
-        return Enqueued.from_proto(answer, table=table, batch=batch)
+        return Enqueued.from_proto(answer, table=self.name, batch=batch)
 
     def backlog(
         self,
-        table: str,
         *,
         applied: bool = False,
         ordered: bool = True,
@@ -253,10 +251,10 @@ class BacklogCalls(Calls):
         first, last:
             Of ordered batches only those from one name to the other, both included. Empty: all.
         """
-        fields = {"table": table, "applied": applied, "unordered": not ordered, "page_size": page_size}
+        fields = {"table": self.name, "applied": applied, "unordered": not ordered, "page_size": page_size}
         return models(self._listed("ListBacklog", "batches", first=first, last=last, **fields), Batch)
 
-    async def batch(self, table: str, batch: str) -> Batch:
+    async def batch(self, batch: str) -> Batch:
         """One batch: as it is queued, or is being applied; else as it was applied or skipped last.
 
         Raises
@@ -264,23 +262,22 @@ class BacklogCalls(Calls):
         NotFound
             No such batch is queued, and the table does not remember one.
         """
-        reply = await self._call("ListBacklog", table=table, batch=batch)
+        reply = await self._call("ListBacklog", table=self.name, batch=batch)
         found = next((one for one in reply.batches if one.name == batch), None)
         if found is None:
             raise NotFound(
-                f"table {table!r} knows no batch {batch!r}",
-                hint=f"distop backlog ls {table}, with --applied or --unordered, lists those that it knows",
-                details={"table": table, "batch": batch},
+                f"table {self.name!r} knows no batch {batch!r}",
+                hint=f"distop backlog ls {self.name} --applied, or --unordered, lists those that it knows",
+                details={"table": self.name, "batch": batch},
             )
         return Batch.from_proto(found)
 
-    async def ordering(self, table: str) -> Ordering:
+    async def ordering(self) -> Ordering:
         """How a table is fed, and what it waits for."""
-        return Ordering.from_proto((await self._call("ListBacklog", table=table, page_size=1)).ordering)
+        return Ordering.from_proto((await self._call("ListBacklog", table=self.name, page_size=1)).ordering)
 
     async def set_ordering(
         self,
-        table: str,
         *,
         gate: Literal["open", "closed"] | None = None,
         validation: bool | None = None,
@@ -293,7 +290,7 @@ class BacklogCalls(Calls):
         """Change how a table is fed; ``None`` keeps a setting. See :class:`Ordering`."""
         reply = await self._once(
             "SetOrdering",
-            table=table,
+            table=self.name,
             gate=gate,
             validation=validation,
             before=before,
@@ -304,14 +301,14 @@ class BacklogCalls(Calls):
         )
         return Ordering.from_proto(reply)
 
-    async def open_gate(self, table: str, reason: str = "", *, signal: str = "") -> Ordering:
+    async def open_gate(self, reason: str = "", *, signal: str = "") -> Ordering:
         """Let the collected batches be applied.
 
         ``signal``: what opens it. An equal signal opens it once, even if the gate was closed since.
         """
-        return await self._control_backlog(table, "open", "", reason, signal=signal)
+        return await self._control_backlog("open", "", reason, signal=signal)
 
-    async def approve(self, table: str, batch: str = "", reason: str = "", *, branch: str = "") -> Ordering:
+    async def approve_batch(self, batch: str = "", reason: str = "", *, branch: str = "") -> Ordering:
         """Approve a batch: the next one is applied; or, if it is staged, it is published.
 
         Parameters
@@ -319,27 +316,25 @@ class BacklogCalls(Calls):
         batch, branch:
             The checked batch, and the branch it was on: no other is approved then.
         """
-        return await self._control_backlog(table, "approve", batch, reason, branch=branch)
+        return await self._control_backlog("approve", batch, reason, branch=branch)
 
-    async def retry_batch(self, table: str, batch: str = "", reason: str = "") -> Ordering:
+    async def retry_batch(self, batch: str = "", reason: str = "") -> Ordering:
         """Retry the batch that blocks the table, or stage the staged one anew. ``batch``: only this one; it
         may also be a failed unordered batch."""
-        return await self._control_backlog(table, "retry", batch, reason)
+        return await self._control_backlog("retry", batch, reason)
 
-    async def skip_batch(self, table: str, batch: str = "", reason: str = "") -> Ordering:
+    async def skip_batch(self, batch: str = "", reason: str = "") -> Ordering:
         """Skip the batch that blocks the table or is staged, for good. ``batch``: see :meth:`retry_batch`."""
-        return await self._control_backlog(table, "skip", batch, reason)
+        return await self._control_backlog("skip", batch, reason)
 
-    async def take_back(self, table: str, batch: str, reason: str = "") -> Ordering:
+    async def remove_batch(self, batch: str, reason: str = "") -> Ordering:
         """Remove a batch that is not applied yet, as if it had never been published."""
-        return await self._control_backlog(table, "remove", batch, reason)
+        return await self._control_backlog("remove", batch, reason)
 
-    async def _control_backlog(
-        self, table: str, action: str, batch: str, reason: str, **fields: str
-    ) -> Ordering:
+    async def _control_backlog(self, action: str, batch: str, reason: str, **fields: str) -> Ordering:
         reply = await self._once(
             "ControlBacklog",
-            table=table,
+            table=self.name,
             action=action,
             batch=batch,
             reason=reason,

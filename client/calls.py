@@ -22,8 +22,8 @@ def new_request_id() -> str:
 class Calls:
     """Calls by method name. The request of ``GetTable`` is a ``GetTableRequest``."""
 
-    identity: str
-    _connection: Connection
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
 
     async def _call(self, method: str, *, of: str = "", **fields: Any) -> Any:
         """The reply of a call. ``of``: the method that defines the request type, if it is another one."""
@@ -32,7 +32,7 @@ class Calls:
 
     async def _control(self, method: str, **fields: Any) -> Any:
         """The reply of a call that records its caller."""
-        return await self._call(method, requested_by=self.identity, **fields)
+        return await self._call(method, requested_by=self._connection.identity, **fields)
 
     async def _once(self, method: str, **fields: Any) -> Any:
         """As :meth:`_control`, for a call that is repeated with one id, and executed once."""
@@ -48,6 +48,22 @@ class Calls:
             if not page.next_page_token:
                 return
             request.page_token = page.next_page_token
+
+
+class NamedCalls(Calls):
+    """Calls on what has a name: a table, an operation."""
+
+    def __init__(self, connection: Connection, name: str) -> None:
+        super().__init__(connection)
+        self._name = name
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self._name
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._name!r})"
 
 
 async def models(messages: AsyncGenerator[Any, None], kind: Any) -> AsyncGenerator[Any, None]:

@@ -184,7 +184,7 @@ class ClusterCalls(Calls):
             Seconds that a table may be without a leader, or an operation without a runner.
         """
         request = make_request(
-            pb.DiagnoseRequest, table=table, deep=deep, fix=fix, requested_by=self.identity
+            pb.DiagnoseRequest, table=table, deep=deep, fix=fix, requested_by=self._connection.identity
         )
         request.patience.FromNanoseconds(int(patience_s * 1e9))
         return await diagnose(self._connection, request)

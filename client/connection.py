@@ -119,6 +119,8 @@ class Connection:
         Deadline of a call in seconds, over all attempts.
     connect_timeout_s:
         Seconds until a connection that has asked each coordinator, and never reached any, gives up a call.
+    identity:
+        The name that calls state as their caller's.
     credentials:
         Credentials for coordinators; none by default.
     """
@@ -129,11 +131,13 @@ class Connection:
         *,
         timeout_s: float,
         connect_timeout_s: float,
+        identity: str = "",
         credentials: Credentials | None = None,
     ) -> None:
         if not timeout_s > 0:
             raise InvalidArgument("the timeout must be positive seconds", details={"field": "timeout_s"})
         self.timeout_s = timeout_s
+        self.identity = identity
         self._addresses = addresses
         self._connect_timeout_s = connect_timeout_s
         self._current = 0

@@ -11,9 +11,9 @@ from datetime import datetime
 from hashlib import sha256
 from typing import Any
 
-from distop.client.calls import PAGE_SIZE, models
+from distop.client.calls import PAGE_SIZE, NamedCalls, models
 from distop.client.model import Model
-from distop.client.operations import Operation, OperationCalls
+from distop.client.operations import Operation
 from distop.errors import PreconditionFailed
 
 
@@ -68,15 +68,18 @@ class QuarantinedRow(Model):
         return b64decode(self.base64) if self.base64 else self.raw.encode()
 
 
-class QuarantineCalls(OperationCalls):
-    """The part of :class:`~distop.client.aio.AsyncClient` for rows in quarantine."""
+class QuarantineCalls(NamedCalls):
+    """The calls on what a table has in quarantine."""
 
-    async def quarantines(self, table: str) -> AsyncGenerator[Quarantine, None]:
+    async def quarantines(self) -> AsyncGenerator[Quarantine, None]:
         """The operations of a table that have put rows into quarantine, newest first, as far as its history
         goes."""
-        location = (await self._call("GetTable", name=table)).location
+        location = (await self._call("GetTable", name=self.name)).location
         replays: dict[str, str] = {}
-        async with aclosing(self.list(table, type="ingest", page_size=PAGE_SIZE)) as operations:
+        listed = self._listed(
+            "ListOperations", "operations", table=self.name, type="ingest", page_size=PAGE_SIZE
+        )
+        async with aclosing(models(listed, Operation)) as operations:
             # Whatever replays rows is newer than what they are of, and so comes before it.
             async for one in operations:
                 if again := one.facts.get("replayOf"):
@@ -90,67 +93,12 @@ class QuarantineCalls(OperationCalls):
                         replayed_by=replays.get(one.name, ""),
                     )
 
-    async def quarantined_rows(
-        self, name: str, *, page_size: int = PAGE_SIZE
-    ) -> AsyncGenerator[QuarantinedRow, None]:
-        """The rows that an operation has put into quarantine, job by job. Pages are fetched on demand.
-
-        Raises
-        ------
-        PreconditionFailed
-            It runs; or an earlier release has written its rows.
-        """
-        found = self._listed("ListQuarantinedRows", "rows", name=name, page_size=page_size)
-        async with aclosing(models(found, QuarantinedRow)) as rows:
-            async for row in rows:
-                yield row
-
-    async def replay(
-        self,
-        name: str,
-        argument: Mapping[str, Any] | None = None,
-        *,
-        digest: str = "",
-        again: bool = False,
-        queue: bool = False,
-        timeout_s: float | None = None,
-    ) -> Operation:
-        """Ingest the quarantined rows of an operation, once: a repeated call returns the first operation.
-
-        Parameters
-        ----------
-        argument:
-            What is other than the first time, of the argument of ingest. With ``paths``: the rows, put right.
-        digest:
-            Of the content of ``paths``: other content is another replay.
-        again, queue, timeout_s:
-            As in :meth:`start`: with ``again`` also after a rollback that took the rows out.
-
-        Raises
-        ------
-        AlreadyIngested
-            They were replayed by another call.
-        PreconditionFailed
-            The operation has no quarantined rows.
-        """
-        operation = await self.get(name)
-        given, request_id = replay_of(operation, argument or {}, digest)
-        return await self.start(
-            operation.table,
-            "ingest",
-            given,
-            request_id=request_id,
-            again=again,
-            queue=queue,
-            timeout_s=timeout_s,
-        )
-
 
 def replay_of(
     operation: Operation, argument: Mapping[str, Any], digest: str = ""
 ) -> tuple[dict[str, Any], str]:
     """The argument and the request id that ingest the quarantined rows of an operation, as
-    :meth:`QuarantineCalls.replay` does; raises as it does."""
+    :meth:`~distop.client.handles.AsyncOperationHandle.replay` does; raises as it does."""
     folder = operation.facts.get("quarantine")
     if not isinstance(folder, str):
         raise PreconditionFailed(

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from distop.client.calls import Calls
+from distop.client.calls import NamedCalls
+from distop.client.handles import AsyncOperationHandle
 from distop.client.model import Model
-from distop.client.operations import Operation, OperationError, Pause, operation_options
+from distop.client.operations import OperationError, Pause, operation_options
 from distop.proto.json_text import to_json
 
 
@@ -47,12 +48,11 @@ class Schedule(Model):
     skipped_at: datetime | None = None
 
 
-class ScheduleCalls(Calls):
-    """The part of :class:`~distop.client.aio.AsyncClient` for schedules."""
+class ScheduleCalls(NamedCalls):
+    """The calls on the schedules of a table."""
 
     async def add_schedule(
         self,
-        table: str,
         name: str,
         type: str,
         argument: Mapping[str, Any] | None = None,
@@ -94,7 +94,7 @@ class ScheduleCalls(Calls):
         """
         reply = await self._once(
             "AddSchedule",
-            table=table,
+            table=self.name,
             name=name,
             type=type,
             object=object,
@@ -106,24 +106,24 @@ class ScheduleCalls(Calls):
         )
         return Schedule.from_proto(reply)
 
-    async def schedules(self, table: str) -> list[Schedule]:
+    async def schedules(self) -> list[Schedule]:
         """The schedules of a table, in the order of their names."""
-        reply = await self._call("ListSchedules", table=table)
+        reply = await self._call("ListSchedules", table=self.name)
         return [Schedule.from_proto(message) for message in reply.schedules]
 
-    async def pause_schedule(self, table: str, name: str, reason: str = "") -> Schedule:
+    async def pause_schedule(self, name: str, reason: str = "") -> Schedule:
         """Pause it: it starts nothing until it is resumed."""
-        return await self._control_schedule(table, name, "pause", reason)
+        return await self._control_schedule(name, "pause", reason)
 
-    async def resume_schedule(self, table: str, name: str, reason: str = "") -> Schedule:
+    async def resume_schedule(self, name: str, reason: str = "") -> Schedule:
         """Resume it; missed times are not made up for."""
-        return await self._control_schedule(table, name, "resume", reason)
+        return await self._control_schedule(name, "resume", reason)
 
-    async def remove_schedule(self, table: str, name: str, reason: str = "") -> Schedule:
+    async def remove_schedule(self, name: str, reason: str = "") -> Schedule:
         """Remove it; operations that it started go on."""
-        return await self._control_schedule(table, name, "remove", reason)
+        return await self._control_schedule(name, "remove", reason)
 
-    async def run_schedule(self, table: str, name: str, tick: datetime | str) -> Operation:
+    async def run_schedule(self, name: str, tick: datetime | str) -> AsyncOperationHandle:
         """Make up for a time of a schedule, such as one that was skipped: start its operation, once.
 
         Parameters
@@ -146,8 +146,9 @@ class ScheduleCalls(Calls):
             As of a start.
         """
         text = tick if isinstance(tick, str) else tick.isoformat()
-        return Operation.from_proto(await self._once("RunSchedule", table=table, name=name, tick=text))
+        reply = await self._once("RunSchedule", table=self.name, name=name, tick=text)
+        return AsyncOperationHandle.of_reply(self._connection, reply)
 
-    async def _control_schedule(self, table: str, name: str, action: str, reason: str) -> Schedule:
-        reply = await self._once("ControlSchedule", table=table, name=name, action=action, reason=reason)
+    async def _control_schedule(self, name: str, action: str, reason: str) -> Schedule:
+        reply = await self._once("ControlSchedule", table=self.name, name=name, action=action, reason=reason)
         return Schedule.from_proto(reply)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from distop.client.calls import PAGE_SIZE, Calls, models, new_request_id
+from distop.client.calls import PAGE_SIZE, Calls, NamedCalls, models, new_request_id
 from distop.client.connection import make_request
 from distop.client.model import Model
 from distop.client.operations import OperationError, Pause
@@ -128,9 +128,9 @@ class Table(Model):
     pause: Pause | None = None
     """Set while it is paused: nothing starts, and running operations are paused."""
     indexes: tuple[Index, ...] = ()
-    """Indexes of its columns. Only set by :meth:`~distop.client.AsyncClient.indexes`."""
+    """Indexes of its columns. Only set by :meth:`TableCalls.indexes`."""
     content: TableContent | None = None
-    """Its content. Only set by :meth:`~distop.client.AsyncClient.describe_table`."""
+    """Its content. Only set by :meth:`TableCalls.describe`."""
     revision: int = 0
     """The etcd revision this was read at."""
     uuid: str = ""
@@ -157,8 +157,8 @@ class Explanation(Model):
     sentence: str
 
 
-class TableCalls(Calls):
-    """The part of :class:`~distop.client.aio.AsyncClient` for tables."""
+class TablesCalls(Calls):
+    """The calls that create and list tables."""
 
     async def create_table(
         self, name: str, location: str, *, format: str = "iceberg", options: Mapping[str, Any] | None = None
@@ -179,34 +179,37 @@ class TableCalls(Calls):
             location=location,
             format=format,
             options_json=to_json(options or {}, "options"),
-            created_by=self.identity,
+            created_by=self._connection.identity,
             request_id=new_request_id(),
         )
         return Table.from_proto(reply)
 
-    async def get_table(self, name: str) -> Table:
-        """A table."""
-        return Table.from_proto(await self._call("GetTable", name=name))
-
-    async def explain(self, name: str) -> Explanation:
-        """Why a table moves or does not: one sentence."""
-        return Explanation.from_proto(await self._call("ExplainTable", of="GetTable", name=name))
-
-    def list_tables(self, *, page_size: int = PAGE_SIZE) -> AsyncGenerator[Table, None]:
+    def tables(self, *, page_size: int = PAGE_SIZE) -> AsyncGenerator[Table, None]:
         """All tables, by name."""
         return models(self._listed("ListTables", "tables", page_size=page_size), Table)
 
-    async def pause_table(self, name: str, reason: str = "") -> Table:
-        """Pause a table: it starts nothing, and its running operations are paused as by :meth:`pause`."""
-        return Table.from_proto(await self._control("PauseTable", name=name, reason=reason))
 
-    async def resume_table(self, name: str, reason: str = "") -> Table:
+class TableCalls(NamedCalls):
+    """The calls on a table itself: its definition, content, snapshots and watermarks."""
+
+    async def get(self) -> Table:
+        """Its definition and state."""
+        return Table.from_proto(await self._call("GetTable", name=self.name))
+
+    async def why(self) -> Explanation:
+        """Why a table moves or does not: one sentence."""
+        return Explanation.from_proto(await self._call("ExplainTable", of="GetTable", name=self.name))
+
+    async def pause(self, reason: str = "") -> Table:
+        """Pause a table: it starts nothing, and its running operations are paused, too."""
+        return Table.from_proto(await self._control("PauseTable", name=self.name, reason=reason))
+
+    async def resume(self, reason: str = "") -> Table:
         """Resume a table. Operations that were paused themselves stay paused."""
-        return Table.from_proto(await self._control("ResumeTable", name=name, reason=reason))
+        return Table.from_proto(await self._control("ResumeTable", name=self.name, reason=reason))
 
-    async def alter_table(
+    async def alter(
         self,
-        name: str,
         changes: Sequence[Mapping[str, Any]],
         reason: str = "",
         *,
@@ -229,14 +232,14 @@ class TableCalls(Calls):
         """
         reply = await self._control(
             "AlterTable",
-            name=name,
+            name=self.name,
             changes_json=[to_json(change, "changes") for change in changes],
             reason=reason,
             request_id=request_id or new_request_id(),
         )
         return Table.from_proto(reply)
 
-    async def drop_table(self, name: str, reason: str = "", *, purge: bool = False) -> None:
+    async def drop(self, reason: str = "", *, purge: bool = False) -> None:
         """Drop a table with its watermarks, history and backlog.
 
         The call drops the table that had the name at its beginning. It is idempotent after an outage, and
@@ -253,11 +256,16 @@ class TableCalls(Calls):
             Operations run on the table.
         """
         try:
-            uuid = (await self.get_table(name)).uuid
+            uuid = (await self.get()).uuid
         except TableNotFound:
             uuid = "none"  # of no table: the call can only finish a drop that was interrupted
         request = make_request(
-            pb.DropTableRequest, name=name, purge=purge, reason=reason, requested_by=self.identity, uuid=uuid
+            pb.DropTableRequest,
+            name=self.name,
+            purge=purge,
+            reason=reason,
+            requested_by=self._connection.identity,
+            uuid=uuid,
         )
         failures: list[DistopError] = []
         try:
@@ -266,46 +274,42 @@ class TableCalls(Calls):
             if not failures:  # otherwise an earlier attempt dropped it, and its reply was lost
                 raise
 
-    async def watermarks(self, table: str, source: str = "") -> Watermarks:
+    async def watermarks(self, source: str = "") -> Watermarks:
         """How far each source of a table has been ingested: source -> partition -> value."""
         marks: Watermarks = {}
         token = ""
         while True:
-            page = await self._call("GetWatermarks", table=table, source=source, page_token=token)
+            page = await self._call("GetWatermarks", table=self.name, source=source, page_token=token)
             for name, partitions in watermarks_from_proto(page).items():
                 marks.setdefault(name, {}).update(partitions)
             if not (token := page.next_page_token):
                 return marks
 
-    async def set_watermark(
-        self, table: str, source: str, partition: str, value: str, reason: str = ""
-    ) -> Watermarks:
+    async def set_watermark(self, source: str, partition: str, value: str, reason: str = "") -> Watermarks:
         """Set a watermark by hand; returns those of the source.
 
         Raises :class:`~distop.errors.IncompatibleOperation` while an operation runs that moves watermarks.
         """
-        return await self._change_watermarks("set", table, source, partition, value, reason)
+        return await self._change_watermarks("set", source, partition, value, reason)
 
-    async def forget_watermarks(
-        self, table: str, source: str, partition: str = "", reason: str = ""
-    ) -> Watermarks:
+    async def forget_watermarks(self, source: str, partition: str = "", reason: str = "") -> Watermarks:
         """Delete watermarks, so that their files can be ingested again. Without a partition: all of the
         source.
 
         Raises as :meth:`set_watermark` does, and :class:`~distop.errors.NotFound` if there is none.
         """
-        return await self._change_watermarks("forget", table, source, partition, "", reason)
+        return await self._change_watermarks("forget", source, partition, "", reason)
 
-    async def compact_watermarks(self, table: str, source: str, reason: str = "") -> Watermarks:
+    async def compact_watermarks(self, source: str, reason: str = "") -> Watermarks:
         """Replace the watermarks of a folder's files by one for the folder (``source``, as ``new_only`` names
         it): the newest of them. An older file that arrives later is not new then.
 
         Raises as :meth:`forget_watermarks` does, and :class:`~distop.errors.InvalidArgument` if the source is
         not a folder.
         """
-        return await self._change_watermarks("compact", table, source, "", "", reason)
+        return await self._change_watermarks("compact", source, "", "", reason)
 
-    async def rewind_watermarks(self, table: str, source: str = "", reason: str = "") -> Watermarks:
+    async def rewind_watermarks(self, source: str = "", reason: str = "") -> Watermarks:
         """Undo the watermark changes of snapshots that are no longer part of the table.
 
         A rollback with ``watermarks="keep"`` leaves such changes. A watermark that a snapshot of the table
@@ -313,20 +317,20 @@ class TableCalls(Calls):
 
         Raises as :meth:`set_watermark` does.
         """
-        return await self._change_watermarks("rewind", table, source, "", "", reason)
+        return await self._change_watermarks("rewind", source, "", "", reason)
 
     async def _change_watermarks(
-        self, action: str, table: str, source: str, partition: str, value: str, reason: str
+        self, action: str, source: str, partition: str, value: str, reason: str
     ) -> Watermarks:
         request = make_request(
             pb.ChangeWatermarksRequest,
-            table=table,
+            table=self.name,
             action=action,
             source=source,
             partition=partition,
             value=value,
             reason=reason,
-            requested_by=self.identity,
+            requested_by=self._connection.identity,
         )
         failures: list[DistopError] = []
         try:
@@ -336,18 +340,25 @@ class TableCalls(Calls):
         except NotFound as error:
             if not failures or isinstance(error, TableNotFound):
                 raise
-            return await self.watermarks(table, source)  # an earlier attempt did it
-        return await self.watermarks(table, source) if reply.next_page_token else watermarks_from_proto(reply)
+            return await self.watermarks(source)  # an earlier attempt did it
+        return await self.watermarks(source) if reply.next_page_token else watermarks_from_proto(reply)
 
-    async def describe_table(self, name: str) -> TableContent:
+    async def describe(self) -> TableContent:
         """The content of a table: columns, rows, bytes, and what loaded it last."""
-        return TableContent.from_proto(await self._call("DescribeTable", of="GetTable", name=name))
+        return TableContent.from_proto(await self._call("DescribeTable", of="GetTable", name=self.name))
 
-    def snapshots(self, table: str, *, page_size: int = PAGE_SIZE) -> AsyncGenerator[Snapshot, None]:
+    def snapshots(self, *, page_size: int = PAGE_SIZE) -> AsyncGenerator[Snapshot, None]:
         """The snapshots that a table still has, the newest first."""
-        return models(self._listed("ListSnapshots", "snapshots", table=table, page_size=page_size), Snapshot)
+        return models(
+            self._listed("ListSnapshots", "snapshots", table=self.name, page_size=page_size), Snapshot
+        )
 
-    async def indexes(self, table: str) -> list[Index]:
+    async def branches(self) -> dict[str, Snapshot]:
+        """The branches and tags of the table, by name, but for the table's main line: each with the snapshot
+        that it is at."""
+        return {ref: snapshot async for snapshot in self.snapshots() for ref in snapshot.refs}
+
+    async def indexes(self) -> list[Index]:
         """The indexes of a table, by column."""
-        reply = await self._call("ListIndexes", table=table)
+        reply = await self._call("ListIndexes", table=self.name)
         return [Index.from_proto(message) for message in reply.indexes]

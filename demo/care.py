@@ -45,7 +45,7 @@ def care(stage: Stage, tailnum: str) -> None:
 def run(stage: Stage, type: str, argument: dict[str, Any]) -> Operation:
     """An operation from its start to its end."""
     operation = stage.client.start(TABLE, type, argument)
-    ended = stage.client.wait(operation.name, timeout_s=120)
+    ended = operation.wait(timeout_s=120)
     ended.raise_for_outcome()
     return ended
 

@@ -104,13 +104,13 @@ def strike(
         if patient:
             until(lambda: _codes(client) <= usual or None, "all to be well", 240)
         for day in days[number * share : (number + 1) * share]:
-            client.enqueue(TABLE, day, "ingest", {"paths": [cluster.url(f"landing/{day}")], **OPTIONS})
+            client.table(TABLE).enqueue(day, "ingest", {"paths": [cluster.url(f"landing/{day}")], **OPTIONS})
         service = until(partial(_victim, client, fault.chosen), "an operation at work", 120)
         before = _left(client)
         with fault.strikes(service):
             time.sleep(CUT_S)
             applied = before - _left(client)
-            why = client.explain(TABLE).sentence
+            why = client.table(TABLE).why().sentence
             named[fault.what] = sorted(_codes(client) - usual)
         print(
             f"  {fault.what} ({service}) for {CUT_S} s: {applied} batches were applied meanwhile", flush=True
@@ -142,7 +142,7 @@ def stream(cluster: Hosts, client: Client, rows: int) -> dict[str, int]:
         with cluster.killed(STREAM):
             pass
         until(lambda: _rows(client, COPY) >= rows or None, "the end of the stream", 400)
-    batches = sum(1 for _ in client.snapshots(COPY))
+    batches = sum(1 for _ in client.table(COPY).snapshots())
     print(
         f"  a streaming query copied the table: its driver's host killed -9 at {half:,} rows, and "
         f"started again; {_rows(client, COPY):,} rows in {batches} batches",
@@ -152,7 +152,7 @@ def stream(cluster: Hosts, client: Client, rows: int) -> dict[str, int]:
 
 
 def _rows(client: Client, table: str) -> int:
-    return next((one.rows or 0 for one in client.snapshots(table) if one.present), 0)
+    return next((one.rows or 0 for one in client.table(table).snapshots() if one.present), 0)
 
 
 def counted(cluster: Hosts, table: str, days: Counter[str]) -> dict[str, int]:
@@ -167,15 +167,15 @@ def counted(cluster: Hosts, table: str, days: Counter[str]) -> dict[str, int]:
 
 
 def _victim(client: Client, chosen: Callable[[Operation], str]) -> str | None:
-    running = client.ordering(TABLE).running
+    running = client.table(TABLE).ordering().running
     if not running:
         return None
-    operation = client.get(running)
+    operation = client.operation(running).get()
     return chosen(operation) or None if operation.runner else None
 
 
 def _leader(cluster: Hosts, client: Client) -> Callable[[Operation], str]:
-    return lambda _: _service(cluster, client, client.get_table(TABLE).leader or "")
+    return lambda _: _service(cluster, client, client.table(TABLE).get().leader or "")
 
 
 def _runner(cluster: Hosts, client: Client) -> Callable[[Operation], str]:
@@ -192,7 +192,7 @@ def _codes(client: Client) -> set[str]:
 
 
 def _left(client: Client) -> int:
-    return sum(1 for _ in client.backlog(TABLE))
+    return sum(1 for _ in client.table(TABLE).backlog())
 
 
 def play(cluster: Hosts, days: Counter[str], folder: Path, *, each: bool) -> dict[str, Any]:
@@ -207,7 +207,7 @@ def play(cluster: Hosts, days: Counter[str], folder: Path, *, each: bool) -> dic
         client.create_table(
             TABLE, cluster.url(f"tables/{TABLE}"), options={"partitionBy": ["month(time_hour)"]}
         )
-        client.set_ordering(TABLE, together=2)
+        client.table(TABLE).set_ordering(together=2)
         if each and isinstance(cluster, Cluster):
             faults = losses(cluster, client, library)
         else:
@@ -215,8 +215,8 @@ def play(cluster: Hosts, days: Counter[str], folder: Path, *, each: bool) -> dic
         named = strike(cluster, client, faults, days, patient=each)
         unnamed = [one.what for one in faults if one.named not in ["", *named[one.what]]]
         until(lambda: _left(client) == 0 or None, "the end of the backlog", 400)
-        failed = sum(found.state.value == "failed" for found in client.list(TABLE))
-        marks = client.watermarks(TABLE)
+        failed = sum(found.state.value == "failed" for found in client.operations(TABLE))
+        marks = client.table(TABLE).watermarks()
         findings = [one.code for one in client.diagnose(TABLE).findings]
         streamed = {} if each else stream(cluster, client, days.total())
     found = counted(cluster, TABLE, days)

@@ -24,7 +24,7 @@ def feed(stage: Stage) -> None:
     client, source = stage.client, stage.folder / "source"
     good = spoil(source / BAD_DAY / FILE)
     landing = Landing(stage.folder / "landing", source)
-    client.set_ordering(TABLE, gate="closed", together=TOGETHER)
+    client.table(TABLE).set_ordering(gate="closed", together=TOGETHER)
 
     landing.drop(0.5)
     pid = stage.start_feed(landing.folder)
@@ -37,7 +37,7 @@ def feed(stage: Stage) -> None:
     )
     stage.say(_publish_with_a_lost_reply(stage, landing))
     until(lambda: _queued(client) == days or None, f"{days} queued batches")
-    stage.say(f"{_queued(client)} batches are queued; {client.explain(TABLE).sentence}")
+    stage.say(f"{_queued(client)} batches are queued; {client.table(TABLE).why().sentence}")
 
     began = time.monotonic()
     landing.history_done()
@@ -45,15 +45,15 @@ def feed(stage: Stage) -> None:
     _while_applying(stage, KILL_COORDINATOR, lambda operation: stage.kill_the_leader())
     _while_applying(stage, KILL_RUNNER, stage.kill_the_runner)
 
-    block = until(lambda: client.ordering(TABLE).blocked, "the bad batch", 120)
+    block = until(lambda: client.table(TABLE).ordering().blocked, "the bad batch", 120)
     if block.batch != BAD_DAY:
         raise SystemExit(f"{block.batch} blocks the table, not {BAD_DAY}: {block.error}")
-    stage.say(f"[yellow]blocked[/]: {client.explain(TABLE).sentence}")
+    stage.say(f"[yellow]blocked[/]: {client.table(TABLE).why().sentence}")
     (landing.folder / BAD_DAY / FILE).write_bytes(good)
-    client.retry_batch(TABLE, BAD_DAY, "the file was put right")
+    client.table(TABLE).retry_batch(BAD_DAY, "the file was put right")
     stage.say("the file is put right, and the batch tried again: distop backlog retry")
     until(lambda: _queued(client) == 0 or None, "an empty backlog", 120)
-    done = [found.facts for found in client.list(TABLE) if found.type == "ingest" and found.done]
+    done = [found.facts for found in client.operations(TABLE) if found.type == "ingest" and found.done]
     # Those that failed have lines of their own; the others are counted in the last one's.
     counted = max((facts["series"]["operations"] for facts in done if "series" in facts), default=0)
     operations = counted + sum("series" not in facts for facts in done)
@@ -62,21 +62,21 @@ def feed(stage: Stage) -> None:
 
 
 def _queued(client: Client) -> int:
-    return sum(1 for _ in client.backlog(TABLE))
+    return sum(1 for _ in client.table(TABLE).backlog())
 
 
 def _while_applying(stage: Stage, day: str, strike: Callable[[Operation], str]) -> None:
     """Strike in the middle of an operation, the first after ``day`` was reached."""
 
     def struck() -> str | None:
-        now = stage.client.ordering(TABLE)
+        now = stage.client.table(TABLE).ordering()
         if not now.running or now.last < day:
             return None
-        operation = stage.client.get(now.running)
+        operation = stage.client.operation(now.running).get()
         return strike(operation) if operation.runner and not operation.done else None
 
     note = until(struck, f"an operation after {day}", 120, every_s=AT_ONCE_S)
-    stage.say(f"{stage.client.ordering(TABLE).last}: {note}")
+    stage.say(f"{stage.client.table(TABLE).ordering().last}: {note}")
 
 
 def _publish_with_a_lost_reply(stage: Stage, landing: Landing) -> str:
@@ -84,10 +84,10 @@ def _publish_with_a_lost_reply(stage: Stage, landing: Landing) -> str:
     day = "2013-12-31"
     argument = {"paths": [str(landing.folder / day)], **OPTIONS}
     with LossyProxy(stage.addresses[0]) as proxy, stage.connect(proxy.address, timeout_s=3) as client:
-        client.get_table(TABLE)
+        client.table(TABLE).get()
         proxy.lose_replies()
         try:
-            client.enqueue(TABLE, day, "ingest", argument)
+            client.table(TABLE).enqueue(day, "ingest", argument)
         except (Unavailable, TimeoutError):
             pass
         except Exception as error:
@@ -95,7 +95,7 @@ def _publish_with_a_lost_reply(stage: Stage, landing: Landing) -> str:
                 raise
         else:
             raise SystemExit("the reply was not lost")
-    again = stage.client.enqueue(TABLE, day, "ingest", argument)
+    again = stage.client.table(TABLE).enqueue(day, "ingest", argument)
     if again.became != "already queued":
         raise SystemExit(f"the repeated publish of {day}: {again.became}")
     return f"reply of publishing {day} lost; published again: {again.became}"

@@ -51,7 +51,7 @@ def checks(
     whole = different == copied.num_rows == expected.total()
     yield "rows in its copy, the stream's", whole, f"{copied.num_rows:,}, {different:,} different"
 
-    marks = client.watermarks(table)
+    marks = client.table(table).watermarks()
     ingested = sorted(partition for source in marks.values() for partition in source)
     yield "watermarks", ingested == sorted(expected), f"{len(ingested)} partitions of {len(marks)} source"
 
@@ -72,7 +72,7 @@ def checks(
     yield "data files no snapshot knows", not strange, _some(strange)
     missing = sorted(str(path) for path in known - on_disk)
     yield f"data files missing of {len(known)}", not missing, _some(missing)
-    published = (found for found in client.list(table) if found.type in ("ingest", "compact"))
+    published = (found for found in client.operations(table) if found.type in ("ingest", "compact"))
     ended = [found for found in published if found.state is OperationState.SUCCEEDED]
     # The line of a series, the batches here, counts those before it.
     operations = sum(found.facts.get("series", {}).get("operations", 1) for found in ended)

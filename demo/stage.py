@@ -77,7 +77,7 @@ class Stage:
         until(complete, "two coordinators and two runners", 90)
 
     def wait_for_rest(self) -> None:
-        until(lambda: not self.client.get_table(TABLE).leader or None, "the table to come to rest", 60)
+        until(lambda: not self.client.table(TABLE).get().leader or None, "the table to come to rest", 60)
 
     def rows(self, table: str) -> int:
         """Rows of a table, as its present snapshot says."""
@@ -105,7 +105,7 @@ class Stage:
         self.crew.kill(member.pid)
 
         def another() -> str | None:
-            now = self.client.get_table(TABLE).leader
+            now = self.client.table(TABLE).get().leader
             return now if now not in ("", leader.member) else None
 
         until(another, "a new leader", every_s=AT_ONCE_S)
@@ -121,7 +121,7 @@ class Stage:
         self.crew.kill(member.pid)
 
         def taken() -> Operation | None:
-            now = self.client.get(operation.name)
+            now = self.client.operation(operation.name).get()
             return now if now.runner not in ("", first) or now.done else None
 
         now = until(taken, "another runner", every_s=AT_ONCE_S)

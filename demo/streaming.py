@@ -33,7 +33,7 @@ def stream(stage: Stage, rows: int) -> None:
 
 def _batch(stage: Stage) -> int:
     """The last batch that was published; -1: none."""
-    marks = stage.client.watermarks(COPY)
+    marks = stage.client.table(COPY).watermarks()
     return max(
         (int(mark["batch"]) for source, mark in marks.items() if source.startswith(STREAM)), default=-1
     )

@@ -115,7 +115,7 @@ class Landing:
         replace: bool = False,
         open_file_system: OpenFileSystem = open_file_system,
     ) -> None:
-        self._client, self._table, self._type, self._replace = client, table, type, replace
+        self._table, self._type, self._replace = client.table(table), type, replace
         require_file_system(url)
         self._fs, root = open_file_system(url)
         self._root = root.rstrip("/")
@@ -150,12 +150,12 @@ class Landing:
         report.problems = walk.problems
         found = sorted(walk.batches(outer or LandingScope()), key=lambda one: one.name.encode())
         try:
-            ordering = self._client.ordering(self._table)
+            ordering = self._table.ordering()
             self._tell_failed(ordering, report)
             report.problems.update({name: self._rewritten_message(name) for name in ordering.rewritten})
             doubtful = self._perhaps_forgotten(found, ordering)
             if doubtful:
-                report.problems[""] = _of_doubtful(self._table, doubtful)
+                report.problems[""] = _of_doubtful(self._table.name, doubtful)
             left_out = set(doubtful)
             for batch in found:
                 if batch.name in left_out:
@@ -176,7 +176,7 @@ class Landing:
             raise
         except DistopError as error:
             report.problems[""] = f"{error.code}: {error.message}"
-        self._problems.log_new(self._table, report.problems)
+        self._problems.log_new(self._table.name, report.problems)
         return report
 
     def _perhaps_forgotten(self, found: Sequence[Found], ordering: Ordering) -> list[str]:
@@ -189,13 +189,13 @@ class Landing:
         if not unordered:
             return []
         if self._ended is None:
-            ended = self._client.backlog(self._table, applied=True, ordered=False)
+            ended = self._table.backlog(applied=True, ordered=False)
             self._ended = {batch.name: batch.finished_at for batch in ended}
         if len(self._ended) < ordering.remember:
             return []
         since = min(end.timestamp() for end in self._ended.values() if end is not None)
         old = [one.name for one in unordered if one.written < since and one.name not in self._ended]
-        there = {batch.name for batch in self._client.backlog(self._table, ordered=False)} if old else set()
+        there = {batch.name for batch in self._table.backlog(ordered=False)} if old else set()
         return [name for name in old if name not in there]
 
     def _attempt(self, report: LandingReport, path: str, does: Callable[[], None]) -> None:
@@ -217,7 +217,7 @@ class Landing:
         if marker:  # it may wait for long, and is checked when it is read
             argument = argument | {"markers": [marker]}
         reached("landing.publish.before")
-        answer = self._client.enqueue(self._table, batch.name, self._type, argument, ordered=batch.ordered)
+        answer = self._table.enqueue(batch.name, self._type, argument, ordered=batch.ordered)
         reached("landing.publish.after")
         if answer.became == "failed before":
             return
@@ -230,7 +230,7 @@ class Landing:
                 self._check(batch.name, report)
             return
         report.published.append(batch.name)
-        fields = {"table": self._table, "batch": batch.name, "ordered": batch.ordered}
+        fields = {"table": self._table.name, "batch": batch.name, "ordered": batch.ordered}
         log.info("batch_published", extra=fields)
 
     def _next_checked(self) -> list[str]:
@@ -254,21 +254,19 @@ class Landing:
         if self._checked.get(name) == present:
             return
         try:
-            batch = self._client.batch(self._table, name)
+            batch = self._table.batch(name)
         except NotFound:
             return
         if batch.state not in ("applied", "skipped"):
             return
         if batch.state == "applied" and batch.markers.get(marker, present) != present:
-            answer = self._client.batch_rewritten(
-                self._table, name, batch.operation, present, replace=self._replace
-            )
+            answer = self._table.batch_rewritten(name, batch.operation, present, replace=self._replace)
             if answer.became == "rewritten":
                 report.problems[name] = self._rewritten_message(name)
             elif answer.became == "queued":
                 report.problems.pop(name, None)
                 report.published.append(name)
-                log.info("batch_replaced", extra={"table": self._table, "batch": name})
+                log.info("batch_replaced", extra={"table": self._table.name, "batch": name})
             elif answer.operation != batch.operation:
                 return  # it was queued or applied meanwhile
         self._checked[name] = present
@@ -276,7 +274,7 @@ class Landing:
     def _rewritten_message(self, name: str) -> str:
         return (
             "it was written again since it was applied, and the table has its old rows: "
-            f"distop backlog replace {self._table} {name}"
+            f"distop backlog replace {self._table.name} {name}"
         )
 
     def _tell_failed(self, ordering: Ordering, report: LandingReport) -> None:
@@ -286,7 +284,7 @@ class Landing:
             self._done.pop(block.batch, None)
             report.problems[block.batch] = (
                 f"{block.error.code}: {block.error.message}; remove the cause, then: "
-                f"distop backlog retry {self._table} {block.batch}; or skip it"
+                f"distop backlog retry {self._table.name} {block.batch}; or skip it"
             )
 
     # -- control files ---------------------------------------------------------------------------------
@@ -298,7 +296,7 @@ class Landing:
         if signal in ordering.signals:
             return
         reached("landing.gate.before")
-        self._client.open_gate(self._table, f"{HISTORY_DONE} in {self._root}", signal=signal)
+        self._table.open_gate(f"{HISTORY_DONE} in {self._root}", signal=signal)
         reached("landing.gate.after")
         report.controls.append(HISTORY_DONE)
 
@@ -313,7 +311,7 @@ class Landing:
         its name there, or removed the file.
         """
         path = f"{self._root}/{BACKFILL}"
-        awaiting = self._client.ordering(self._table).awaiting
+        awaiting = self._table.ordering().awaiting
         try:
             named = beginning(self._fs, path, MAX_CONFIG_BYTES).decode(errors="replace").strip()
         except FileNotFoundError:
@@ -323,7 +321,7 @@ class Landing:
         approves = bool(awaiting) and named in ("", awaiting)
         if approves:
             reached("landing.approve.before")
-            self._client.approve(self._table, awaiting, f"{BACKFILL} in {self._root}")
+            self._table.approve_batch(awaiting, f"{BACKFILL} in {self._root}")
             reached("landing.approve.after")
             report.controls.append(BACKFILL)
         else:

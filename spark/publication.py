@@ -226,13 +226,13 @@ def _start(
                 TYPE,
                 argument,
                 object=target.write,
-                request_id=request_id,
+                run=request_id,
                 once=True,
                 timeout_s=max(1.0, min(deadline.left, 30.0)),
             )
-            return started, True
+            return started.started, True
         except (errors.RequestIdReused, errors.RolledBack) as error:
-            other = client.get(str(error.details["operation"]))
+            other = client.operation(str(error.details["operation"])).get()
             # What this write itself has published stays its answer: its files belong to a snapshot.
             if other.type != TYPE or (isinstance(error, errors.RolledBack) and other.object != target.write):
                 raise
@@ -247,7 +247,7 @@ def _end_of(client: Client, operation: Operation, deadline: Deadline) -> Operati
         return operation
 
     def wait() -> Operation:
-        return client.wait(operation.name, timeout_s=max(1.0, deadline.left))
+        return client.operation(operation.name).wait(timeout_s=max(1.0, deadline.left))
 
     try:
         return deadline.retry_until_known(wait)

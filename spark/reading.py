@@ -71,7 +71,7 @@ def find_snapshot(client: Client, options: ReadOptions) -> TableSnapshot:
 def _indexes(client: Client, table: str) -> list[Index]:
     """The table's indexes. If they are unavailable, the table is read without them."""
     try:
-        return list(client.indexes(table))
+        return list(client.table(table).indexes())
     except DistopError as error:
         log.warning("indexes_not_told", extra={"table": table, "error": str(error)})
         return []

@@ -73,7 +73,7 @@ def find_table(client: Client, options: Common) -> Table:
     PreconditionFailed
         It is not an Iceberg table.
     """
-    table = client.get_table(options.table)
+    table = client.table(options.table).get()
     if table.format != ICEBERG:
         raise PreconditionFailed(
             f"table {table.name!r} has format {table.format}: Spark reads it directly, at {table.location}; "

@@ -29,19 +29,19 @@ async def drained(client: AsyncClient, etcd: EtcdClient, waiting: int) -> float:
     table = f"t{waiting}"
     keys, record = etcd.keyspace.table(table), encode(BatchRecord(type="noop", argument={"partitions": 0}))
     await client.create_table(table, f"/nowhere/{table}")
-    await client.set_ordering(table, gate="closed")
+    await client.table(table).set_ordering(gate="closed")
     for start in range(0, waiting, AT_ONCE):
         batches = range(start, min(start + AT_ONCE, waiting))
         await etcd.txn(Txn(then=tuple(Put(keys.backlog(f"{number:06d}"), record) for number in batches)))
     began = time.perf_counter()
-    await client.open_gate(table)
+    await client.table(table).open_gate()
 
     async def done() -> bool | None:
         return ordering_of(await etcd.get(keys.ordering)).last >= f"{DRAINED - 1:06d}" or None
 
     await until(done, f"{DRAINED} batches", timeout_s=300)
     took = time.perf_counter() - began
-    await client.set_ordering(table, gate="closed")
+    await client.table(table).set_ordering(gate="closed")
     return DRAINED / took
 
 

@@ -64,8 +64,8 @@ async def one(sdk: AsyncClient, table: str) -> tuple[float, float]:
     began = time.perf_counter()
     operation = await sdk.start(table, "noop", {"partitions": 1})
     started = time.perf_counter()
-    await sdk.cancel(operation.name)
-    await sdk.wait(operation.name, timeout_s=60)
+    await operation.cancel()
+    await operation.wait(timeout_s=60)
     return (started - began) * 1000, (time.perf_counter() - started) * 1000
 
 

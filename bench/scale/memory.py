@@ -77,7 +77,7 @@ async def run(etcd: EtcdProcess, folder: Path, processes: Processes) -> dict[str
 
         before_c, before_e = resident(coordinator), resident(etcd.pid)
         await make_tables(client, 0, TABLES)
-        async for _ in sdk.list_tables(page_size=1000):
+        async for _ in sdk.tables(page_size=1000):
             pass
         note(
             "idle_table",
@@ -106,14 +106,14 @@ async def run(etcd: EtcdProcess, folder: Path, processes: Processes) -> dict[str
 
         executor = processes.start("executor", "executor", "--master", "none")
         for one in [*waiting, watched]:
-            await sdk.wait(one.name, timeout_s=300)
+            await sdk.operation(one.name).wait(timeout_s=300)
         await watchers.updates()
         note("executor", "at rest, without Spark", resident(executor), "executor")
 
         services = {"coordinator": coordinator, "executor": executor, "etcd": etcd.pid}
         before = {name: resident(pid) for name, pid in services.items()}
         large = await sdk.start("one", TYPE, {"partitions": JOBS})
-        await sdk.wait(large.name, timeout_s=300)
+        await large.wait(timeout_s=300)
         for name, pid in services.items():
             most = (most_resident(pid) - before[name]) / JOBS
             note(f"job_{name}", f"job of one operation ({JOBS:,}), at most", most, name)
@@ -121,7 +121,7 @@ async def run(etcd: EtcdProcess, folder: Path, processes: Processes) -> dict[str
         table = keys.table("one")
         for _ in range(ENDED):
             done = await sdk.start("one", TYPE, {"partitions": 1})
-            await sdk.wait(done.name, timeout_s=60)
+            await done.wait(timeout_s=60)
         kept = len((await client.scan(table.history_prefix)).kvs)
         note(
             "history_stored",

@@ -65,7 +65,7 @@ class Callers:
         began = time.monotonic()
         try:
             operation = await self._client.start(f"t{number % TABLES}", "quick", object=f"o{number}")
-            await self._client.wait(operation.name, timeout_s=60)
+            await operation.wait(timeout_s=60)
         except DistopError as error:
             in_time = time.monotonic() - began < DEADLINE_S - 0.5
             self.busy += isinstance(error, Busy) and in_time

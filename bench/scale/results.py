@@ -48,13 +48,13 @@ async def look_ms(client: AsyncClient, operation: str, results: int) -> float:
     """Milliseconds of one look, the median of some, once all results are known."""
 
     async def known() -> bool | None:
-        return (await client.get(operation)).jobs.succeeded == results or None
+        return (await client.operation(operation).get()).jobs.succeeded == results or None
 
     await until(known, "all results to be counted", 120)
     taken = []
     for _ in range(LOOKS):
         began = time.perf_counter()
-        await client.get(operation)
+        await client.operation(operation).get()
         taken.append((time.perf_counter() - began) * 1e3)
     return statistics.median(taken)
 
@@ -68,7 +68,7 @@ async def looking(client: AsyncClient) -> AsyncIterator[list[float]]:
     async def look() -> None:
         while True:
             began = time.perf_counter()
-            async for _ in client.list(TABLE):
+            async for _ in client.operations(TABLE):
                 pass
             taken.append(time.perf_counter() - began)
             looked.set()
@@ -90,7 +90,7 @@ async def looking(client: AsyncClient) -> AsyncIterator[list[float]]:
 async def watch(client: AsyncClient, operation: str) -> int:
     """Watch an operation to its end; updates there were."""
     count = 0
-    async with aclosing(client.watch(operation)) as updates:
+    async with aclosing(client.operation(operation).watch()) as updates:
         async for _ in updates:
             count += 1
     return count
@@ -118,12 +118,12 @@ async def run(
                 figures[f"get_operation_{'few' if results == FEW else '500k'}_ms"] = round(max(at_each), 1)
                 rows.append((f"{results:,}", *(f"{ms:.1f}" for ms in at_each)))
                 if results == FEW:
-                    await client.cancel(held[results])
-                    await client.wait(held[results], timeout_s=60)
+                    await client.operation(held[results]).cancel()
+                    await client.operation(held[results]).wait(timeout_s=60)
         print_table("GetOperation of a running operation, in ms", ("results", "at one", "at the other"), rows)
 
         async with looking(client) as taken:
-            await client.cancel(held[many])
+            await client.operation(held[many]).cancel()
 
             async def collected() -> bool | None:
                 return not (await etcd.scan(etcd.keyspace.active, keys_only=True)).kvs or None
@@ -147,7 +147,7 @@ async def run(
             began = time.perf_counter()
             operation = await client.start(TABLE, "noop", {"partitions": million})
             watching = asyncio.create_task(watch(client, operation.name))
-            (await client.wait(operation.name, timeout_s=300)).raise_for_outcome()
+            await operation.result(timeout_s=300)
             took = time.perf_counter() - began
             updates = await watching
         memory = peak_mb(first)

@@ -85,11 +85,11 @@ def fetch(url: str) -> int:
 
 async def measure_size(sdk: AsyncClient, web: str, count: int) -> dict[str, float]:
     async def whole_tables() -> None:
-        if (found := len([table async for table in sdk.list_tables(page_size=1000)])) != count:
+        if (found := len([table async for table in sdk.tables(page_size=1000)])) != count:
             raise SystemExit(f"{found} of {count} tables were listed")
 
     async def whole_operations() -> None:
-        if (found := len([one async for one in sdk.list(page_size=1000)])) != count:
+        if (found := len([one async for one in sdk.operations(page_size=1000)])) != count:
             raise SystemExit(f"{found} of {count} operations were listed")
 
     async def doctor() -> None:
@@ -108,8 +108,8 @@ async def measure_size(sdk: AsyncClient, web: str, count: int) -> dict[str, floa
 
         pages[path] = max([await took_ms(look, 1) for _ in range(3)])
     return {
-        "tables": await took_ms(lambda: anext(aiter(sdk.list_tables(page_size=100)))),
-        "operations": await took_ms(lambda: anext(aiter(sdk.list(page_size=100)))),
+        "tables": await took_ms(lambda: anext(aiter(sdk.tables(page_size=100)))),
+        "operations": await took_ms(lambda: anext(aiter(sdk.operations(page_size=100)))),
         "tables_s": await took_ms(whole_tables, 1) / 1000,
         "operations_s": await took_ms(whole_operations, 1) / 1000,
         "page": max(pages.values()),
@@ -152,7 +152,7 @@ async def new_leader(client: EtcdClient, processes: Processes) -> float:
     processes.reap(address[2])
     async with AsyncClient(other) as sdk:
         chosen = [OperationId(name, "noop", 1) for name in names[:: max(1, LED // CANCELLED)]]
-        await asyncio.gather(*(sdk.cancel(str(operation)) for operation in chosen))
+        await asyncio.gather(*(sdk.operation(str(operation)).cancel() for operation in chosen))
 
         async def acted() -> bool | None:
             states = [await client.get(client.keyspace.operation(one).state) for one in chosen]

@@ -55,7 +55,7 @@ def add(
     Example: distop backlog add flights 2013-01-02 --arg paths='["/landing/2013-01-02"]'
     """
     session.out.show(
-        session.client.enqueue(table, batch, type, argument, republish=republish, ordered=not unordered)
+        session.client.table(table).enqueue(batch, type, argument, republish=republish, ordered=not unordered)
     )
 
 
@@ -74,7 +74,7 @@ def ls(
 ) -> None:
     """List the batches that wait, in the order in which they will be applied."""
     size = page_size(limit)
-    listed = session.client.backlog(table, applied=applied, ordered=not unordered, page_size=size)
+    listed = session.client.table(table).backlog(applied=applied, ordered=not unordered, page_size=size)
     session.listed("applied" if applied else "backlog", listed, limit)
 
 
@@ -89,7 +89,7 @@ def replace(
 
     Without --arg it is applied as it was published. Example: distop backlog replace flights 2013-01-02
     """
-    session.out.show(session.client.replace_batch(table, batch, argument))
+    session.out.show(session.client.table(table).replace_batch(batch, argument))
 
 
 @command(group)
@@ -103,7 +103,7 @@ def rm(
 
     A landing feed publishes it again after a restart: remove its _SUCCESS file as well, or skip the batch.
     """
-    session.out.show(session.client.take_back(table, batch, reason))
+    session.out.show(session.client.table(table).remove_batch(batch, reason))
 
 
 @command(group)
@@ -113,7 +113,8 @@ def show(
     batch: Annotated[str, typer.Argument(metavar="[BATCH]", help="Show only this batch.")] = "",
 ) -> None:
     """Show how a table is fed, and what it waits for; or a batch: what it asks for, and what became of it."""
-    session.out.show(session.client.batch(table, batch) if batch else session.client.ordering(table))
+    handle = session.client.table(table)
+    session.out.show(handle.batch(batch) if batch else handle.ordering())
 
 
 @command(group, "set")
@@ -149,8 +150,7 @@ def set_ordering(
 ) -> None:
     """Change how a table is fed; options that are not given stay as they are."""
     session.out.show(
-        session.client.set_ordering(
-            table,
+        session.client.table(table).set_ordering(
             gate=gate,
             validation=None if validation is None else validation != "off",
             before=None if validation is None else validation == "before",
@@ -165,7 +165,7 @@ def set_ordering(
 @command(group, "open")
 def open_gate(session: Connected, table: TableName, reason: Reason = "") -> None:
     """Open the gate: the collected batches are applied."""
-    session.out.show(session.client.open_gate(table, reason))
+    session.out.show(session.client.table(table).open_gate(reason))
 
 
 @command(group)
@@ -179,19 +179,19 @@ def approve(
     reason: Reason = "",
 ) -> None:
     """Approve the last batch, so that the next one is applied; or publish the batch that is on a branch."""
-    session.out.show(session.client.approve(table, batch, reason, branch=branch))
+    session.out.show(session.client.table(table).approve_batch(batch, reason, branch=branch))
 
 
 @command(group)
 def retry(session: Connected, table: TableName, batch: OnlyBatch = "", reason: Reason = "") -> None:
     """Retry the batch that blocks the table, or an unordered one that has failed; write a staged one anew."""
-    session.out.show(session.client.retry_batch(table, batch, reason))
+    session.out.show(session.client.table(table).retry_batch(batch, reason))
 
 
 @command(group)
 def skip(session: Connected, table: TableName, batch: OnlyBatch = "", reason: Reason = "") -> None:
     """Skip the batch that blocks the table or is staged, for good; or a failed unordered batch."""
-    session.out.show(session.client.skip_batch(table, batch, reason))
+    session.out.show(session.client.table(table).skip_batch(batch, reason))
 
 
 @command(backfill_app, rich_help_panel=PANEL)
@@ -254,16 +254,16 @@ def backfill(
         session.out.facts(f"backfill of {table}", {"batches": names, "arguments": shown})
         return
     if status:
-        session.out.show(session.client.backfill_progress(table, names))
+        session.out.show(session.client.table(table).backfill_progress(names))
         return
     if cancel:
-        left = session.client.cancel_backfill(table, names, reason)
+        left = session.client.table(table).cancel_backfill(names, reason)
         session.out.show(left)
         if left.running:
             session.out.note(f"{left.running:,} are being applied; distop cancel {left.operation}")
         return
-    progress = session.client.backfill(
-        table, names, type, argument, replace=replace, retry_failed=retry_failed, hold=hold
+    progress = session.client.table(table).backfill(
+        names, type, argument, replace=replace, retry_failed=retry_failed, hold=hold
     )
     if wait:
         _follow(session, table, names).raise_for_outcome()
@@ -274,12 +274,12 @@ def backfill(
 def _follow(session: Session, table: str, names: list[str]) -> Backfill:
     """Show the progress until the end, and what the batches wait for."""
     shown = set[str]()
-    for progress in session.client.watch_backfill(table, names):
+    for progress in session.client.table(table).watch_backfill(names):
         finished = progress.batches - progress.waiting - progress.running
         lines = [f"{finished:,} of {progress.batches:,} batches"]
         if progress.done and (batch := progress.awaiting):
             lines.append(f"batch {batch} waits for approval; distop backlog approve {table} {batch}")
-        elif not progress.done and (why := session.client.explain(table)).mood in ("waiting", "stuck"):
+        elif not progress.done and (why := session.client.table(table).why()).mood in ("waiting", "stuck"):
             lines.append(why.sentence)
         for line in lines:
             if line not in shown:

@@ -42,18 +42,18 @@ def pause(session: Connected, target: Target, reason: Reason = "", table: IsTabl
     Deadlines keep counting. Idempotent: the first reason stays.
     """
     if table or not _names_operation(target):
-        session.out.show(session.client.pause_table(target, reason))
+        session.out.show(session.client.table(target).pause(reason))
     else:
-        session.out.show(session.client.pause(target, reason))
+        session.out.show(session.client.operation(target).pause(reason))
 
 
 @command(app, rich_help_panel=PANEL)
 def resume(session: Connected, target: Target, reason: Reason = "", table: IsTable = False) -> None:
     """Resume a paused operation or table. Idempotent."""
     if table or not _names_operation(target):
-        session.out.show(session.client.resume_table(target, reason))
+        session.out.show(session.client.table(target).resume(reason))
     else:
-        session.out.show(session.client.resume(target, reason))
+        session.out.show(session.client.operation(target).resume(reason))
 
 
 @command(app, rich_help_panel=PANEL)

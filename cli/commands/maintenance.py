@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import typer
 
-from distop.cli.commands.operations import Starting, show_started, start_operation
+from distop.cli.commands.operations import Starting, follow_started, show_started
 from distop.cli.options.bundles import command
 from distop.cli.options.parsing import parse_duration, parse_object
 from distop.cli.options.session import Connected, JsonArgument, Reason, TableName, Wait
@@ -44,8 +43,12 @@ def rollback(
 
     Example: distop rollback flights 4216351713844670481 --wait
     """
-    given = {"snapshot": snapshot, "as_of": as_of, "watermarks": watermarks}
-    start_operation(session, options, table, "rollback", _given(given))
+    handle, time = session.client.table(table), as_of or None
+    follow_started(
+        session,
+        options,
+        lambda: handle.rollback(snapshot or None, as_of=time, watermarks=watermarks, **options.given()),
+    )
 
 
 @command(app, rich_help_panel=PANEL)
@@ -74,14 +77,19 @@ def compact(
 
     Example: distop compact flights --target-file-size 256m --wait
     """
-    given = {
-        "filter": filter,
-        "sort_by": sort_by,
-        "min_files": min_files,
-        "target_file_size": target_file_size,
-        "smaller_than": smaller_than,
-    }
-    start_operation(session, options, table, "compact", _given(given), partitions=partition or ())
+    handle, how = session.client.table(table), options.given() | {"partitions": partition or ()}
+    follow_started(
+        session,
+        options,
+        lambda: handle.compact(
+            filter=filter or None,
+            sort_by=sort_by,
+            min_files=min_files,
+            target_file_size=target_file_size or None,
+            smaller_than=smaller_than or None,
+            **how,
+        ),
+    )
 
 
 @command(app, rich_help_panel=PANEL)
@@ -98,8 +106,12 @@ def expire_snapshots(
 
     Example: distop expire-snapshots flights --older-than 30d --keep-last 10 --wait
     """
-    given = {"older_than": older_than, "keep_last": keep_last}
-    start_operation(session, options, table, "expire_snapshots", _given(given))
+    handle, age = session.client.table(table), older_than or None
+    follow_started(
+        session,
+        options,
+        lambda: handle.expire_snapshots(older_than=age, keep_last=keep_last, **options.given()),
+    )
 
 
 @command(app, rich_help_panel=PANEL)
@@ -116,8 +128,10 @@ def remove_orphans(
 
     Example: distop remove-orphans flights --no-dry-run --wait
     """
-    argument = _given({"older_than": older_than}) | {"dry_run": dry_run}
-    start_operation(session, options, table, "remove_orphans", argument)
+    handle, age = session.client.table(table), older_than or None
+    follow_started(
+        session, options, lambda: handle.remove_orphans(older_than=age, dry_run=dry_run, **options.given())
+    )
 
 
 @command(app, rich_help_panel=PANEL)
@@ -132,7 +146,8 @@ def build_index(
 
     Example: distop build-index flights dest --wait
     """
-    start_operation(session, options, table, "build_index", _given({"column": column, "full": full}))
+    handle = session.client.table(table)
+    follow_started(session, options, lambda: handle.build_index(column, full=full or None, **options.given()))
 
 
 @command(app, rich_help_panel=PANEL)
@@ -179,20 +194,20 @@ def validate(
     ]
     rules += [{"not_null": column} for column in not_null or ()]
     rules += [{"unique": columns.split(",")} for columns in unique or ()]
-    given = {
-        "branch": branch,
-        "snapshot": snapshot,
-        "as_of": as_of,
-        "publish": publish,
-        "report_only": report_only,
-    }
-    argument = {"rules": rules} | _given(given)
-    start_operation(session, options, table, "validate", argument, partitions=partition or ())
-
-
-def _given(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that were given; the operation has defaults for the rest."""
-    return {name: value for name, value in given.items() if value}
+    handle, how = session.client.table(table), options.given() | {"partitions": partition or ()}
+    follow_started(
+        session,
+        options,
+        lambda: handle.validate(
+            rules,
+            branch=branch or None,
+            snapshot=snapshot or None,
+            as_of=as_of or None,
+            publish=publish or None,
+            report_only=report_only or None,
+            **how,
+        ),
+    )
 
 
 schedules = typer.Typer(
@@ -249,8 +264,7 @@ def add(
     Example: distop schedules add trips daily ingest --cron '0 6 * * *' --arg 'paths=/in/{{ tick | date }}'
     """
     session.out.show(
-        session.client.add_schedule(
-            table,
+        session.client.table(table).add_schedule(
             name,
             type,
             argument,
@@ -266,7 +280,7 @@ def add(
 @command(schedules)
 def ls(session: Connected, table: TableName) -> None:
     """List the schedules of a table: what they started, what was skipped, and why."""
-    session.out.listed("schedules", session.client.schedules(table), False)
+    session.out.listed("schedules", session.client.table(table).schedules(), False)
 
 
 @command(schedules)
@@ -289,22 +303,22 @@ def run(
 
     Example: distop schedules run flights nightly --tick 2026-03-29T03:30 --wait
     """
-    show_started(session, session.client.run_schedule(table, name, tick), wait=wait)
+    show_started(session, session.client.table(table).run_schedule(name, tick).started, wait=wait)
 
 
 @command(schedules)
 def rm(session: Connected, table: TableName, name: Name, reason: Reason = "") -> None:
     """Remove a schedule; operations that it started go on."""
-    session.out.show(session.client.remove_schedule(table, name, reason))
+    session.out.show(session.client.table(table).remove_schedule(name, reason))
 
 
 @command(schedules)
 def pause(session: Connected, table: TableName, name: Name, reason: Reason = "") -> None:
     """Pause a schedule: it starts nothing until it is resumed."""
-    session.out.show(session.client.pause_schedule(table, name, reason))
+    session.out.show(session.client.table(table).pause_schedule(name, reason))
 
 
 @command(schedules)
 def resume(session: Connected, table: TableName, name: Name, reason: Reason = "") -> None:
     """Resume a schedule; missed times are not made up for."""
-    session.out.show(session.client.resume_schedule(table, name, reason))
+    session.out.show(session.client.table(table).resume_schedule(name, reason))

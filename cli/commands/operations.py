@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -34,7 +34,13 @@ from distop.cli.output.base import Output
 from distop.errors import AlreadyIngested, InvalidArgument, PreconditionFailed
 
 if TYPE_CHECKING:
-    from distop.client import Client, Operation, OperationUpdate
+    from distop.client import (
+        Client,
+        Operation,
+        OperationHandle,
+        OperationUpdate,
+        StartOptions,
+    )
 
 
 app = typer.Typer()
@@ -59,7 +65,7 @@ Name = Annotated[
 ]
 
 
-class StartOptions:
+class HowToStart:
     """How to start an operation."""
 
     def __init__(
@@ -130,7 +136,7 @@ class StartOptions:
         self.again = again
         self.if_new = if_new
         self.wait = wait
-        self._how = {
+        self._how: StartOptions = {
             "deadline_s": parse_duration(deadline, "deadline"),
             "max_job_attempts": attempts,
             "job_backoff_s": parse_duration(backoff, "backoff"),
@@ -141,15 +147,18 @@ class StartOptions:
         then_argument = parse_assignments(then_arg or ())
         self._then: dict[str, Any] = {"type": then, "argument": then_argument, "object": then_object}
 
-    def given(self) -> dict[str, Any]:
-        """The parameters of a start."""
+    def given(self, *, run: str | None = None) -> StartOptions:
+        """The options of a start. ``run``: the name of its run, if none was given."""
         from distop.client import FollowUp
 
+        run = self.request_id or run
+        if self.again and not run:
+            raise InvalidArgument("--again belongs to --request-id", details={"field": "again"})
         then = FollowUp(**self._then) if self._then["type"] else None
-        return {**self._how, "then": then, "request_id": self.request_id, "again": self.again}
+        return self._how | {"then": then, "run": run, "again": self.again}
 
 
-Starting = Annotated[StartOptions, Bundle(StartOptions)]
+Starting = Annotated[HowToStart, Bundle(HowToStart)]
 
 
 @command(app, rich_help_panel=PANEL)
@@ -170,7 +179,8 @@ def start(
 
     Example: distop start flights ingest --arg paths=/data/2013-01 --deadline 10m --wait
     """
-    start_operation(session, options, table, type, argument, object=object, partitions=partition or ())
+    how = options.given() | {"object": object, "partitions": partition or ()}
+    follow_started(session, options, lambda: session.client.start(table, type, argument, **how))
 
 
 @command(app, rich_help_panel=PANEL)
@@ -281,8 +291,10 @@ def ingest(
 
     Example: distop ingest flights data/2013-01 data/2013-02 --wait
     """
+    from distop.client import ingest_argument
+
     nulls = ["", *null_value] if null_value else None
-    chosen: dict[str, Any] = {"format": format, "mode": mode}
+    chosen: Any = {"format": format, "mode": mode}
     chosen |= {"new_only": new_only or None, "reingest": reingest or None}
     chosen |= {"on_new_columns": on_new_columns, "on_wider_types": on_wider_types, "null_values": nulls}
     chosen |= {"on_bad_rows": on_bad_rows, "filter": filter}
@@ -290,9 +302,8 @@ def ingest(
     chosen |= {"max_bad_rows": max_bad_rows, "max_bad_share": max_bad_share}
     chosen |= {"keys": key, "order_by": order_by, "delete_where": delete_where, "branch": branch}
     chosen |= {"schema": parse_types(schema) if schema else None, "multiline": multiline}
-    argument = {name: value for name, value in chosen.items() if value is not None}
-    argument |= parse_assignments(arg or ())
-    argument |= {"paths": [absolute(path) for path in paths]}
+    chosen |= parse_assignments(arg or ()) | {"paths": [absolute(path) for path in paths]}
+    argument = ingest_argument(**chosen)
     if dry_run:
         session.out.preview(
             session.client.preview(
@@ -300,7 +311,8 @@ def ingest(
             )
         )
         return
-    start_operation(session, options, table, "ingest", argument, object=object, queue=queue)
+    how = options.given() | {"object": object, "queue": queue}
+    follow_started(session, options, lambda: session.client.start(table, "ingest", argument, **how))
 
 
 @command(app, rich_help_panel=PANEL)
@@ -328,7 +340,7 @@ def ls(
 
     states = [OperationState(wanted.value) for wanted in state or ()]
     size = page_size(limit)
-    found = session.client.list(table, type=type, states=states, since=begin, page_size=size)
+    found = session.client.operations(table, type=type, states=states, since=begin, page_size=size)
     session.listed("operations", found, limit)
 
 
@@ -341,7 +353,7 @@ def show(
     ] = False,
 ) -> None:
     """Show one operation."""
-    session.out.show(session.client.get(operation, events=events))
+    session.out.show(session.client.operation(operation).get(events=events))
 
 
 @command(app, rich_help_panel=PANEL)
@@ -350,7 +362,7 @@ def logs(session: Connected, operation: Name) -> None:
 
     The last ones are stored, in the storage of the table.
     """
-    session.listed("traces", iter(session.client.traces(operation)), 0)
+    session.listed("traces", iter(session.client.operation(operation).traces()), 0)
 
 
 @command(app, rich_help_panel=PANEL)
@@ -375,7 +387,7 @@ def cancel(
 
     With --wait, fails if the operation ended in another way before it could be cancelled.
     """
-    asked = session.client.cancel(operation, reason)
+    asked = session.client.operation(operation).cancel(reason)
     if not wait or asked.done:
         session.out.show(asked)
         if asked.done:
@@ -406,9 +418,10 @@ def resolve(
 
     Example: distop resolve flights/ingest/17 retry --wait
     """
-    session.client.resolve(operation, action, reason)
+    handle = session.client.operation(operation)
+    {"retry": handle.retry, "skip": handle.skip, "abort": handle.abort}[action](reason)
     if not wait:
-        session.out.show(session.client.get(operation))
+        session.out.show(handle.get())
         return
     with _leaving_it_running(session, operation):
         ended = session.out.progress(until_settled(session.client, session.out, operation))
@@ -416,19 +429,10 @@ def resolve(
         ended.raise_for_outcome()
 
 
-def start_operation(
-    session: Session,
-    options: StartOptions,
-    table: str,
-    type: str,
-    argument: Mapping[str, Any],
-    **chosen: Any,
-) -> None:
-    """Start an operation as the options say; show it, or follow it to its end."""
-    if options.again and not options.request_id:
-        raise InvalidArgument("--again belongs to --request-id", details={"field": "again"})
+def follow_started(session: Session, options: HowToStart, start: Callable[[], OperationHandle]) -> None:
+    """Start an operation; show it, or follow it to its end."""
     try:
-        started = session.client.start(table, type, argument, **options.given(), **chosen)
+        started = start().started
     except AlreadyIngested as error:
         if not options.if_new:
             raise
@@ -487,7 +491,7 @@ def until_settled(client: Client, out: Output, name: str) -> Iterator[OperationU
     over = threading.Event()
     threading.Thread(target=_say_why, args=(client, out, latest, over), daemon=True).start()
     try:
-        for update in client.watch(name):
+        for update in client.operation(name).watch():
             latest[:] = [update.operation]
             yield update
             if update.operation.parked:
@@ -503,7 +507,7 @@ def _say_why(client: Client, out: Output, latest: list[Operation], over: threadi
         if not latest or latest[0].runner or latest[0].done:
             continue
         try:
-            why = client.explain(latest[0].table)
+            why = client.table(latest[0].table).why()
         except Exception:  # the follower reports outages, and the client may be closed
             continue
         if why.mood in ("waiting", "stuck") and why.sentence != printed and not over.is_set():

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from distop.cli.commands.operations import PANEL, Name, Starting, absolute, start_operation
+from distop.cli.commands.operations import PANEL, Name, Starting, absolute, follow_started
 from distop.cli.options.bundles import command
 from distop.cli.options.parsing import parse_assignments
 from distop.cli.options.session import Connected, Limit, TableName, page_size
@@ -32,13 +32,13 @@ app.add_typer(group, name="quarantine", rich_help_panel=PANEL)
 @command(group)
 def ls(session: Connected, table: TableName, limit: Limit = 100) -> None:
     """List the operations of a table that have put rows into quarantine, the newest first."""
-    session.listed("quarantines", session.client.quarantines(table), limit)
+    session.listed("quarantines", session.client.table(table).quarantines(), limit)
 
 
 @command(group)
 def show(session: Connected, operation: Name, limit: Limit = 20) -> None:
     """Show rows in quarantine: where each comes from, why it was bad, and its text."""
-    rows = session.client.quarantined_rows(operation, page_size=page_size(limit))
+    rows = session.client.operation(operation).quarantined_rows(page_size=page_size(limit))
     session.listed("quarantined", rows, limit)
 
 
@@ -53,7 +53,7 @@ def export(
     CSV with different headers goes to several files. Ingest them with: distop quarantine replay OPERATION
     --file FOLDER
     """
-    count, names = _written(session.client.quarantined_rows(operation), folder)
+    count, names = _written(session.client.operation(operation).quarantined_rows(), folder)
     session.out.facts(f"rows of {operation}", {"rows": count, "files": [str(folder / one) for one in names]})
 
 
@@ -104,13 +104,14 @@ def replay(
     argument |= parse_assignments(arg or ())
     if file:
         argument["paths"] = [absolute(path) for path in file]
-    of = session.client.get(operation)
-    given, request_id = replay_of(of, argument, _digest(argument.get("paths", ())))
+    handle = session.client.operation(operation)
+    of, digest = handle.get(), _digest(argument.get("paths", ()))
+    given, run = replay_of(of, argument, digest)
     if dry_run:
         session.out.preview(session.client.preview(of.table, "ingest", given))
         return
-    options.request_id = options.request_id or request_id
-    start_operation(session, options, of.table, "ingest", given)
+    how = options.given(run=run)
+    follow_started(session, options, lambda: handle.replay(argument, digest=digest, **how))
 
 
 def _written(rows: Iterator[QuarantinedRow], folder: Path) -> tuple[int, list[str]]:

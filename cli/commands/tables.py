@@ -168,7 +168,7 @@ def alter(
     if checks is not None:
         rules = {} if checks == "none" else {"checks": parse_object(checks, "checks")}
         changes.append({"change": "checks", **rules})
-    session.out.show(session.client.alter_table(table, changes, reason))
+    session.out.show(session.client.table(table).alter(changes, reason))
 
 
 @command(group)
@@ -187,7 +187,7 @@ def drop(
 
     Its files stay, unless --purge is given.
     """
-    session.client.drop_table(table, reason, purge=purge)
+    session.client.table(table).drop(reason, purge=purge)
     session.out.result_for_programs({"table": table, "dropped": True, "purged": purge})
     session.out.note(f"dropped {table}" + (" and its files" if purge else "; its files stay"))
 
@@ -195,9 +195,9 @@ def drop(
 @command(group)
 def show(session: Connected, table: TableName) -> None:
     """Show one table: its definition, its content, what loaded it last, and its indexes."""
-    found, indexes = session.client.get_table(table), session.client.indexes(table)
-    content = session.client.describe_table(table)
-    session.out.show(replace(found, indexes=tuple(indexes), content=content))
+    handle = session.client.table(table)
+    found, indexes = handle.get(), tuple(handle.indexes())
+    session.out.show(replace(found, indexes=indexes, content=handle.describe()))
 
 
 @command(group)
@@ -206,13 +206,13 @@ def snapshots(session: Connected, table: TableName, limit: Limit = 20) -> None:
 
     Each can be read, and those of the table's history can be rolled back to: distop rollback TABLE SNAPSHOT.
     """
-    session.listed("snapshots", session.client.snapshots(table, page_size=page_size(limit)), limit)
+    session.listed("snapshots", session.client.table(table).snapshots(page_size=page_size(limit)), limit)
 
 
 @command(app, rich_help_panel=PANEL)
 def why(session: Connected, table: TableName) -> None:
     """Show in one line why a table moves or does not."""
-    session.out.show(session.client.explain(table))
+    session.out.show(session.client.table(table).why())
 
 
 @command(app, rich_help_panel=PANEL)
@@ -231,7 +231,7 @@ def version(session: Connected) -> None:
 
 
 def _list(session: Session, limit: int) -> None:
-    session.listed("tables", session.client.list_tables(page_size=page_size(limit)), limit)
+    session.listed("tables", session.client.tables(page_size=page_size(limit)), limit)
 
 
 class _ShowsByDefault(TyperGroup):
@@ -260,7 +260,7 @@ def show_watermarks(
     source: Annotated[str, typer.Option(metavar="NAME", help="Only this source.")] = "",
 ) -> None:
     """Show how far each source of a table has been ingested."""
-    session.out.watermarks(session.client.watermarks(table, source))
+    session.out.watermarks(session.client.table(table).watermarks(source))
 
 
 @command(watermarks, "set")
@@ -273,7 +273,7 @@ def set_watermark(
     reason: Reason = "",
 ) -> None:
     """Set a watermark. Refused while an operation runs that moves watermarks."""
-    session.out.watermarks(session.client.set_watermark(table, source, partition, value, reason))
+    session.out.watermarks(session.client.table(table).set_watermark(source, partition, value, reason))
 
 
 @command(watermarks)
@@ -285,7 +285,7 @@ def forget(
     reason: Reason = "",
 ) -> None:
     """Delete watermarks, so that their files can be ingested again. Shows what is left of the source."""
-    session.out.watermarks(session.client.forget_watermarks(table, source, partition, reason))
+    session.out.watermarks(session.client.table(table).forget_watermarks(source, partition, reason))
 
 
 @command(watermarks)
@@ -294,7 +294,7 @@ def compact(session: Connected, table: TableName, source: SourceName, reason: Re
 
     It is the newest of them. --new-only then ignores an older file that arrives later.
     """
-    session.out.watermarks(session.client.compact_watermarks(table, source, reason))
+    session.out.watermarks(session.client.table(table).compact_watermarks(source, reason))
 
 
 @command(watermarks)
@@ -308,4 +308,4 @@ def rewind(
 
     After a rollback with --watermarks keep, this allows ingesting what was rolled back.
     """
-    session.out.watermarks(session.client.rewind_watermarks(table, source, reason))
+    session.out.watermarks(session.client.table(table).rewind_watermarks(source, reason))

@@ -87,15 +87,15 @@ class Session:
         """The name that an error is about, and the names that exist."""
         match error.code:
             case "TABLE_NOT_FOUND" if "table" in error.details:
-                listed_tables = islice(self.client.list_tables(), MOST_NAMES)
+                listed_tables = islice(self.client.tables(), MOST_NAMES)
                 return error.details["table"], [table.name for table in listed_tables]
             case "OPERATION_NOT_FOUND" if "operation" in error.details:
                 table, _, rest = (name := error.details["operation"]).partition("/")
-                tables = [one.name for one in islice(self.client.list_tables(), MOST_NAMES)]
+                tables = [one.name for one in islice(self.client.tables(), MOST_NAMES)]
                 if table not in tables:
                     return name, [f"{known}/{rest}" for known in tables]
                 number = name.rpartition("/")[2]
-                listed = islice(self.client.list(table), MOST_NAMES)
+                listed = islice(self.client.operations(table), MOST_NAMES)
                 known = {f"{one.name.rpartition('/')[0]}/{number}" for one in listed}
                 return name, [] if name in known else sorted(known)
         return "", []
@@ -138,7 +138,7 @@ def open_session(
 
 def complete_table(ctx: typer.Context, incomplete: str) -> list[str]:
     """Names of tables, for shell completion."""
-    return _complete(ctx, lambda client: (table.name for table in client.list_tables()), incomplete)
+    return _complete(ctx, lambda client: (table.name for table in client.tables()), incomplete)
 
 
 def complete_operation(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -146,7 +146,7 @@ def complete_operation(ctx: typer.Context, incomplete: str) -> list[str]:
     table, slash, _ = incomplete.partition("/")
     if not slash:
         return [f"{name}/" for name in complete_table(ctx, incomplete)]
-    return _complete(ctx, lambda client: (one.name for one in client.list(table)), incomplete)
+    return _complete(ctx, lambda client: (one.name for one in client.operations(table)), incomplete)
 
 
 def _complete(ctx: typer.Context, names: Callable[[Client], Iterator[str]], incomplete: str) -> list[str]:

@@ -90,19 +90,20 @@ def ingest_dataframe(
     argument |= {"on_new_columns": on_new_columns, "on_wider_types": on_wider_types}
     given = {"on_conflict": on_conflict, "source": source, "watermark": watermark, "checks": checks}
     argument.update({name: value for name, value in given.items() if value})
-    operation = client.start(
+    started = client.start(
         table,
         DataFrameIngest.type,
         argument,
-        request_id=request_id,
+        run=request_id,
         deadline_s=deadline_s,
         max_job_attempts=max_job_attempts,
     )
+    operation = started.started
     if not operation.done:
         operation = run_hosted(
             OperationId.parse(operation.name),
             DataFrameIngest(frame),
-            lambda: client.wait(operation.name, timeout_s=LOOK_EVERY_S),
+            lambda: started.wait(timeout_s=LOOK_EVERY_S),
             session=spark,
             etcd=etcd or EtcdConfig.from_env(),
         )

@@ -111,7 +111,7 @@ class Table:
         name = f"b-{batch.name}"
         argument = {"paths": [str(batch.folder)]}
         await self.lab.retry_until_known(
-            partial(self.lab.client.enqueue, self.book.table, name, "ingest", argument)
+            partial(self.lab.client.table(self.book.table).enqueue, name, "ingest", argument)
         )
         self.delivered[name] = batch
         self.now = self.now.put(name, batch, batch.name)
@@ -121,7 +121,7 @@ class Table:
         name, after = self.lab.rng.choice(sorted(self.delivered)), self.lab.new_batch()
         argument = {"paths": [str(after.folder)]}
         await self.lab.retry_until_known(
-            partial(self.lab.client.replace_batch, self.book.table, name, argument)
+            partial(self.lab.client.table(self.book.table).replace_batch, name, argument)
         )
         self.delivered[name] = after
         self.now = self.now.put(name, after, after.name)
@@ -136,7 +136,9 @@ class Table:
         argument = {"paths": [str(batch.folder)], "on_bad_rows": "quarantine"}
         started = await self.lab.start(self.book, "ingest", argument)
         self.problems += await self.lab.ended(started)
-        ended = await self.lab.retry_until_known(partial(self.lab.client.get, str(started.operation)))
+        ended = await self.lab.retry_until_known(
+            partial(self.lab.client.operation(str(started.operation)).get)
+        )
         self.book.rejected.append(f"{ended.facts['quarantine']}/")
         self.rejected[str(started.operation)] = bad
         self.now = self.now.put(f"q-{batch.name}", batch, batch.name)
@@ -145,12 +147,12 @@ class Table:
         """The row is put right; more than once, or after a rollback, it changes nothing more."""
         operation = self.lab.rng.choice(sorted(self.rejected))
         bad = self.rejected[operation]
-        call = partial(self.lab.client.replay, operation, {"paths": [str(bad.folder)]})
+        call = partial(self.lab.client.operation(operation).replay, {"paths": [str(bad.folder)]})
         try:
             replayed = await self.lab.retry_until_known(call)
         except RolledBack:
             replayed = await self.lab.retry_until_known(partial(call, again=True))
-        await self._ends(replayed)
+        await self._ends(replayed.started)
         self.now = self.now.put(f"p-{operation}", bad, operation)
 
     async def roll_back(self) -> None:
@@ -161,7 +163,7 @@ class Table:
         self.problems += await self.lab.ended(started)
         gone = [name for name in self.now.rows if name in self.delivered and name not in then.rows]
         self.now = then
-        await self.lab.retry_until_known(partial(self.lab.client.open_gate, self.book.table))
+        await self.lab.retry_until_known(partial(self.lab.client.table(self.book.table).open_gate))
         for name in gone:
             batch = self.delivered[name]
             self.now = self.now.put(name, batch, batch.name)

@@ -21,13 +21,13 @@ async def ordered(lab: Lab) -> list[str]:
     book, client = await lab.table("ordered"), lab.client
     first = f"{lab.operations:06d}"
     batches = {f"{first}-{number}": lab.new_batch() for number in (1, 2)}
-    await lab.retry_until_known(partial(client.set_ordering, book.table, gate="closed"))
+    await lab.retry_until_known(partial(client.table(book.table).set_ordering, gate="closed"))
     for name, batch in reversed(batches.items()):
         argument = {"paths": [str(batch.folder)], "split_bytes": 1024}
-        await lab.retry_until_known(partial(client.enqueue, book.table, name, "ingest", argument))
+        await lab.retry_until_known(partial(client.table(book.table).enqueue, name, "ingest", argument))
     bad = f"{first}-3"
-    await lab.retry_until_known(partial(client.enqueue, book.table, bad, "noop", {"partitions": -1}))
-    await lab.retry_until_known(partial(client.open_gate, book.table))
+    await lab.retry_until_known(partial(client.table(book.table).enqueue, bad, "noop", {"partitions": -1}))
+    await lab.retry_until_known(partial(client.table(book.table).open_gate))
     await _skip(lab, book, bad)
     await drained(lab, book)
     problems, revisions = [], []
@@ -42,12 +42,12 @@ async def in_parts(lab: Lab) -> list[str]:
     """Two batches that cannot be applied together: one by one then, and the one to blame is skipped."""
     book, client = await lab.table("in_parts"), lab.client
     good, bad = (f"{lab.operations:06d}-{number}" for number in (1, 2))
-    await lab.retry_until_known(partial(client.set_ordering, book.table, gate="closed", together=2))
+    await lab.retry_until_known(partial(client.table(book.table).set_ordering, gate="closed", together=2))
     for name, partitions in ((good, 0), (bad, -5)):
         await lab.retry_until_known(
-            partial(client.enqueue, book.table, name, "noop", {"partitions": partitions})
+            partial(client.table(book.table).enqueue, name, "noop", {"partitions": partitions})
         )
-    await lab.retry_until_known(partial(client.open_gate, book.table))
+    await lab.retry_until_known(partial(client.table(book.table).open_gate))
     await _skip(lab, book, bad)
     await drained(lab, book)
     return (await _applied(lab, book, good))[1]
@@ -67,7 +67,7 @@ async def rolled_back(lab: Lab) -> list[str]:
     lab.here()
     target = {"snapshot": str(decode(head.value, Head).snapshot_id)}
     problems = await lab.ended(await lab.start(book, "rollback", target))
-    await lab.retry_until_known(partial(client.open_gate, book.table))
+    await lab.retry_until_known(partial(client.table(book.table).open_gate))
     await drained(lab, book)
     for name, batch in ((f"{first}-0", kept), (f"{first}-1", again)):
         problems += (await _applied(lab, book, name, batch=batch))[1]
@@ -86,7 +86,7 @@ async def replaced(lab: Lab) -> list[str]:
     await drained(lab, book)
     lab.here()
     argument = {"paths": [str(after.folder)]}
-    await lab.retry_until_known(partial(client.replace_batch, book.table, f"{first}-0", argument))
+    await lab.retry_until_known(partial(client.table(book.table).replace_batch, f"{first}-0", argument))
     await drained(lab, book)
     problems = []
     for name, batch in ((f"{first}-0", after), (f"{first}-1", later)):
@@ -100,20 +100,20 @@ async def staged(lab: Lab) -> list[str]:
     others have written to the table."""
     book, client = await lab.table("staged"), lab.client
     first = f"{lab.operations:06d}"
-    await lab.retry_until_known(partial(client.set_ordering, book.table, before=True))
+    await lab.retry_until_known(partial(client.table(book.table).set_ordering, before=True))
     batches = {f"{first}-{number}": lab.new_batch() for number in (0, 1, 2)}
     for name, batch in batches.items():
         await _publish(lab, book, name, batch)
     unwanted, kept, last = batches
     await _waits(lab, book, unwanted)
-    await lab.retry_until_known(partial(client.skip_batch, book.table, unwanted))
+    await lab.retry_until_known(partial(client.table(book.table).skip_batch, unwanted))
     branch = await _waits(lab, book, kept)
-    await lab.retry_until_known(partial(client.approve, book.table, kept, branch=branch))
+    await lab.retry_until_known(partial(client.table(book.table).approve_batch, kept, branch=branch))
     branch = await _waits(lab, book, last)
     problems = await lab.ended(await lab.ingest(book))
     await lab.quiet()
     lab.here()
-    await lab.retry_until_known(partial(client.approve, book.table, last, branch=branch))
+    await lab.retry_until_known(partial(client.table(book.table).approve_batch, last, branch=branch))
     await drained(lab, book)
     for name in (kept, last):
         problems += (await _applied(lab, book, name, batch=batches[name]))[1]
@@ -124,7 +124,7 @@ async def _waits(lab: Lab, book: Book, batch: str) -> str:
     """The branch of a batch, once it waits for its approval."""
 
     async def waits() -> list[str]:
-        ordering = await lab.client.ordering(book.table)
+        ordering = await lab.client.table(book.table).ordering()
         is_it = ordering.awaiting == batch and ordering.staged is not None
         return [ordering.staged.branch] if is_it and ordering.staged is not None else []
 
@@ -134,7 +134,7 @@ async def _waits(lab: Lab, book: Book, batch: str) -> str:
 async def _publish(lab: Lab, book: Book, name: str, batch: Batch, *, ordered: bool = True) -> None:
     argument = {"paths": [str(batch.folder)], "split_bytes": 1024}
     await lab.retry_until_known(
-        partial(lab.client.enqueue, book.table, name, "ingest", argument, ordered=ordered)
+        partial(lab.client.table(book.table).enqueue, name, "ingest", argument, ordered=ordered)
     )
 
 
@@ -144,7 +144,7 @@ async def _run_anew(lab: Lab, book: Book) -> list[str]:
     argument, name = {"paths": [str(before.folder)]}, f"anew-{before.name}"
 
     async def run(*, again: bool) -> Started:
-        call = partial(lab.client.start, book.table, "ingest", argument, request_id=name, again=again)
+        call = partial(lab.client.start, book.table, "ingest", argument, run=name, again=again)
         return lab.begun(OperationId.parse((await lab.retry_until_known(call)).name), book)
 
     problems = await lab.ended(await run(again=False))
@@ -168,11 +168,11 @@ async def _skip(lab: Lab, book: Book, batch: str) -> None:
     """Leave a batch out, once it blocks its table."""
 
     async def blocked() -> bool:
-        block = (await lab.client.ordering(book.table)).blocked
+        block = (await lab.client.table(book.table).ordering()).blocked
         return block is not None and block.batch == batch
 
     await lab.until(blocked, f"{book.table} is not blocked by {batch}")
-    await lab.retry_until_known(partial(lab.client.skip_batch, book.table, batch))
+    await lab.retry_until_known(partial(lab.client.table(book.table).skip_batch, batch))
 
 
 async def drained(lab: Lab, book: Book) -> None:
@@ -182,8 +182,8 @@ async def drained(lab: Lab, book: Book) -> None:
 
     async def empty() -> bool:
         looked = not (await store.get(index)).exists
-        waiting = [one async for one in lab.client.backlog(book.table)]
-        waiting += [one async for one in lab.client.backlog(book.table, ordered=False)]
+        waiting = [one async for one in lab.client.table(book.table).backlog()]
+        waiting += [one async for one in lab.client.table(book.table).backlog(ordered=False)]
         return looked and not waiting
 
     await lab.until(empty, f"the backlog of {book.table} is not drained")
@@ -193,8 +193,8 @@ async def flight_of_nothing(lab: Lab) -> list[str]:
     """A table whose backlog waits for the end of an operation that nobody knows."""
     book, client, store = await lab.table("restored"), lab.client, lab.cluster.store
     keys, name = store.keyspace.table(book.table), f"{lab.operations:06d}"
-    await lab.retry_until_known(partial(client.set_ordering, book.table, gate="closed"))
-    await lab.retry_until_known(partial(client.enqueue, book.table, name, "noop", {"partitions": 0}))
+    await lab.retry_until_known(partial(client.table(book.table).set_ordering, gate="closed"))
+    await lab.retry_until_known(partial(client.table(book.table).enqueue, name, "noop", {"partitions": 0}))
 
     async def restored() -> bool:
         kv = await store.get(keys.ordering)
@@ -202,6 +202,6 @@ async def flight_of_nothing(lab: Lab) -> list[str]:
         return (await store.txn(Txn((unchanged(kv),), (Put(keys.ordering, encode(record)),)))).succeeded
 
     await lab.until(restored, f"{book.table} cannot be written to")
-    await lab.retry_until_known(partial(client.open_gate, book.table))
+    await lab.retry_until_known(partial(client.table(book.table).open_gate))
     await drained(lab, book)
     return (await _applied(lab, book, name))[1]

@@ -116,9 +116,13 @@ async def moved_by_hand(lab: Lab) -> list[str]:
     kept, gone, client = f"hand-{lab.operations}", "forgotten", lab.client
     long = dict.fromkeys((f"long-{number}" for number in range(8)), "1" * 7_000)
     for name, value in (long | {kept: "1", gone: "1"}).items():
-        await lab.retry_until_known(partial(client.set_watermark, book.table, "hand", name, value, "chaos"))
+        await lab.retry_until_known(
+            partial(client.table(book.table).set_watermark, "hand", name, value, "chaos")
+        )
     with suppress(NotFound):  # an earlier call, whose answer was lost, has done it
-        await lab.retry_until_known(partial(client.forget_watermarks, book.table, "hand", gone, "chaos"))
+        await lab.retry_until_known(
+            partial(client.table(book.table).forget_watermarks, "hand", gone, "chaos")
+        )
     book.watermarks |= {kept, *long}
     return problems
 
@@ -138,12 +142,12 @@ async def catalogued(lab: Lab) -> list[str]:
         await asyncio.gather(*working)
 
     async def tables() -> list[str]:
-        return [table.name async for table in lab.client.list_tables() if table.name.startswith(f"{space}.")]
+        return [table.name async for table in lab.client.tables() if table.name.startswith(f"{space}.")]
 
     names = await lab.retry_until_known(tables)
     if names != [f"{space}.c"]:
         return [f"programs of pyiceberg have left {names}"]
-    table = await lab.retry_until_known(partial(lab.client.get_table, names[0]))
+    table = await lab.retry_until_known(partial(lab.client.table(names[0]).get))
     if (before := lab.books.get("catalogued")) is not None:
         lab.retired.append(before)
     location = Path(table.location.removeprefix("file://"))

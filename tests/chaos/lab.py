@@ -108,7 +108,7 @@ class Lab:
         request_id = f"chaos-{secrets.token_hex(6)}"
 
         async def call() -> OperationId:
-            started = await self.client.start(book.table, kind, argument, request_id=request_id)
+            started = await self.client.start(book.table, kind, argument, run=request_id)
             return OperationId.parse(started.name)
 
         return self.begun(await self.retry_until_known(call), book, outcome, **more)
@@ -221,7 +221,7 @@ class Lab:
 
     async def _folders_of_writes(self, book: Book) -> set[str]:
         """Folders of writes that were published or abandoned. Those of other writers are found by age."""
-        listed = self.client.list(book.table, type=TYPE)
+        listed = self.client.operations(book.table, type=TYPE)
         return {folder_of(operation.object) async for operation in listed if operation.object}
 
     async def read_for_ever(self) -> None:

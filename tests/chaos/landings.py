@@ -26,7 +26,9 @@ async def landed(lab: Lab) -> list[str]:
     refused = f"loose/{round_}-refused"
     _control(folder / "_config" / "split.json", '{"split_bytes": 1024}')
     _control(folder / "days" / "_config" / "ORDERME")
-    await lab.retry_until_known(partial(client.set_ordering, book.table, validation=True, gate="closed"))
+    await lab.retry_until_known(
+        partial(client.table(book.table).set_ordering, validation=True, gate="closed")
+    )
     for name, batch in [*ordered.items(), *beside.items()]:
         _control(folder / name / "_POINTER", f"{batch.folder}\n")
     _control(folder / refused / "_POINTER", f"{folder}/nothing/is/here\n")
@@ -43,7 +45,7 @@ async def landed(lab: Lab) -> list[str]:
             problems.append(f"{book.table}: a _BACKFILL was left")
         await _approved(lab, book, name)
     await _failed(lab, book, refused)
-    await lab.retry_until_known(partial(client.skip_batch, book.table, refused))
+    await lab.retry_until_known(partial(client.table(book.table).skip_batch, refused))
     await _look(lab, book, folder)
     in_order = await _done(lab, book, list(ordered), ordered=True)
     any_order = await _done(lab, book, [*beside, refused], ordered=False)
@@ -68,7 +70,7 @@ async def _look(lab: Lab, book: Book, folder: Path) -> None:
 
 async def _awaits(lab: Lab, book: Book, batch: str) -> None:
     async def awaits() -> bool:
-        return (await lab.client.ordering(book.table)).awaiting == batch
+        return (await lab.client.table(book.table).ordering()).awaiting == batch
 
     await lab.until(awaits, f"batch {batch} of {book.table} does not wait for approval")
 
@@ -77,21 +79,21 @@ async def _approved(lab: Lab, book: Book, batch: str) -> None:
     """It was approved by the file, and no other was."""
 
     async def approved() -> bool:
-        return (await lab.client.ordering(book.table)).awaiting != batch
+        return (await lab.client.table(book.table).ordering()).awaiting != batch
 
     await lab.until(approved, f"batch {batch} of {book.table} is not approved")
 
 
 async def _failed(lab: Lab, book: Book, batch: str) -> None:
     async def failed() -> bool:
-        return any(block.batch == batch for block in (await lab.client.ordering(book.table)).failed)
+        return any(block.batch == batch for block in (await lab.client.table(book.table).ordering()).failed)
 
     await lab.until(failed, f"batch {batch} of {book.table} has not failed")
 
 
 async def _done(lab: Lab, book: Book, batches: list[str], *, ordered: bool) -> dict[str, Listed]:
     async def done() -> dict[str, Listed] | None:
-        listed = lab.client.backlog(book.table, applied=True, ordered=ordered)
+        listed = lab.client.table(book.table).backlog(applied=True, ordered=ordered)
         found = {batch.name: batch async for batch in listed}
         return found if found.keys() >= set(batches) else None
 
@@ -106,7 +108,7 @@ async def scheduled(lab: Lab) -> list[str]:
     """A time that has passed is made up for, once; another one is skipped, since the table is paused."""
     book, client, store = await lab.table("scheduled"), lab.client, lab.cluster.store
     name = f"s{lab.operations}"
-    add = partial(client.add_schedule, book.table, name, "noop", {"partitions": 2}, cron=YEARLY)
+    add = partial(client.table(book.table).add_schedule, name, "noop", {"partitions": 2}, cron=YEARLY)
     with contextlib.suppress(ScheduleExists):  # by a call whose answer was lost
         await lab.retry_until_known(add)
     await backdate(store, name, book.table)
@@ -117,17 +119,17 @@ async def scheduled(lab: Lab) -> list[str]:
     await lab.until(has_started, f"{book.table}: nothing was started by schedule {name}")
     operation = (await schedule(store, name, book.table)).operation
     problems = await lab.ended(lab.begun(OperationId.parse(operation), book))
-    await lab.retry_until_known(partial(client.pause_table, book.table, "chaos"))
+    await lab.retry_until_known(partial(client.table(book.table).pause, "chaos"))
     await backdate(store, name, book.table)
 
     async def has_skipped() -> bool:
         return (await schedule(store, name, book.table)).skipped > 0
 
     await lab.until(has_skipped, f"{book.table}: schedule {name} was not skipped")
-    await lab.retry_until_known(partial(client.resume_table, book.table, "chaos"))
+    await lab.retry_until_known(partial(client.table(book.table).resume, "chaos"))
     record = await schedule(store, name, book.table)
     with contextlib.suppress(ScheduleNotFound):
-        await lab.retry_until_known(partial(client.remove_schedule, book.table, name, "chaos"))
+        await lab.retry_until_known(partial(client.table(book.table).remove_schedule, name, "chaos"))
     if (record.started, record.skipped) != (1, 1):
         problems.append(f"{book.table}: schedule {name} started {record.started}, skipped {record.skipped}")
     started = await operations(store, book.table)

@@ -209,7 +209,7 @@ async def _resolve(lab: Lab, started: Started, action: Literal["retry", "skip", 
     # Decided by a call whose answer was lost; the operation may be over by the time of the next one.
     with contextlib.suppress(PreconditionFailed):
         await lab.retry_until_known(
-            lambda: lab.client.resolve(str(started.operation), action, reason="chaos")
+            partial(getattr(lab.client.operation(str(started.operation)), action), "chaos")
         )
 
 
@@ -235,7 +235,7 @@ async def cancel(lab: Lab) -> list[str]:
     argument = {"partitions": 1, "release": str(lab.folder / "never"), "aborted": str(aborted)}
     started = await lab.start(await lab.table("held"), "holding", argument, outcome="cancelled")
     await asyncio.sleep(lab.rng.uniform(0.0, 0.5))
-    await lab.retry_until_known(lambda: lab.client.cancel(str(started.operation), reason="chaos"))
+    await lab.retry_until_known(lambda: lab.client.operation(str(started.operation)).cancel(reason="chaos"))
     problems = await lab.ended(started)
     told = set(aborted.read_text().splitlines()) if aborted.exists() else set()
     return problems if len(told) == 1 else [*problems, f"{started.operation} was aborted as {sorted(told)}"]
@@ -244,13 +244,13 @@ async def cancel(lab: Lab) -> list[str]:
 async def held_up(lab: Lab) -> list[str]:
     """A table is paused and resumed, then an operation of it is."""
     book = await lab.table("appended")
-    await lab.retry_until_known(lambda: lab.client.pause_table(book.table, "chaos"))
-    await lab.retry_until_known(lambda: lab.client.resume_table(book.table, "chaos"))
+    await lab.retry_until_known(lambda: lab.client.table(book.table).pause("chaos"))
+    await lab.retry_until_known(lambda: lab.client.table(book.table).resume("chaos"))
     started = await lab.ingest(book)
     name = str(started.operation)
     with contextlib.suppress(PreconditionFailed, OperationNotFound):  # it may be over by now
-        await lab.retry_until_known(lambda: lab.client.pause(name, "chaos"))
-        await lab.retry_until_known(lambda: lab.client.resume(name, "chaos"))
+        await lab.retry_until_known(lambda: lab.client.operation(name).pause("chaos"))
+        await lab.retry_until_known(lambda: lab.client.operation(name).resume("chaos"))
     return await lab.ended(started)
 
 
@@ -302,7 +302,7 @@ async def changed_table(lab: Lab) -> list[str]:
     problems = await lab.ended(await lab.ingest(book))
     name = f"extra{book.operations}"
     change = {"change": "add", "column": name, "type": "long"}
-    await lab.retry_until_known(partial(lab.client.alter_table, book.table, [change], request_id=name))
+    await lab.retry_until_known(partial(lab.client.table(book.table).alter, [change], request_id=name))
     return [*problems, *await lab.ended(await lab.ingest(book))]
 
 
@@ -314,10 +314,10 @@ async def dropped(lab: Lab) -> list[str]:
     store, keys = lab.cluster.store, lab.cluster.store.keyspace.table(book.table)
     await lab.until(partial(_at_rest, lab, book.table), f"{book.table} is at work for ever")
     with contextlib.suppress(TableNotFound):  # an earlier call, whose answer was lost, has dropped it
-        await lab.retry_until_known(partial(lab.client.drop_table, book.table, purge=True))
+        await lab.retry_until_known(partial(lab.client.table(book.table).drop, purge=True))
     # Whoever died half-way has left the rest to the next drop.
     with contextlib.suppress(TableNotFound):
-        await lab.retry_until_known(partial(lab.client.drop_table, book.table, purge=True))
+        await lab.retry_until_known(partial(lab.client.table(book.table).drop, purge=True))
     if (await store.get(keys.table)).exists:
         problems.append(f"{book.table} was dropped, and is there")
     left = [path for path in book.location.rglob("*") if path.is_file()] if book.location.exists() else []

@@ -144,12 +144,12 @@ class Soak:
 
     async def _called(self, table: str, count: int) -> None:
         operation = await self._client.start(table, "noop", {"partitions": self._settings.jobs})
-        (await self._client.wait(operation.name, timeout_s=DEADLINE_S)).raise_for_outcome()
+        await operation.result(timeout_s=DEADLINE_S)
 
     async def _fed(self, table: str, count: int) -> None:
         """Publish a batch and wait until it is applied."""
         batch = f"{count:08d}"
-        await self._client.enqueue(table, batch, "noop", {"partitions": self._settings.jobs})
+        await self._client.table(table).enqueue(batch, "noop", {"partitions": self._settings.jobs})
         applied = self._store.keyspace.table(table).applied(batch)
 
         async def done() -> bool:
@@ -160,9 +160,9 @@ class Soak:
     async def _look_around(self) -> None:
         """What people and programs look at meanwhile."""
         while time.monotonic() < self._end:
-            async with aclosing(self._client.list(page_size=50)) as listing:
+            async with aclosing(self._client.operations(page_size=50)) as listing:
                 await anext(listing, None)
-            await self._client.explain("t000")
+            await self._client.table("t000").why()
             await asyncio.sleep(5)
 
     async def _sample(self) -> None:

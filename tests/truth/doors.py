@@ -101,7 +101,7 @@ class FileDoors:
         """Wait for its end; the rows that it has refused."""
         if not started.operation:
             return dict.fromkeys(started.cases, started.refusal)
-        ended = self._installation.client.wait(started.operation, timeout_s=PATIENCE_S)
+        ended = self._installation.client.operation(started.operation).wait(timeout_s=PATIENCE_S)
         if ended.error is not None:
             return dict.fromkeys(started.cases, f"{ended.error.code}: {ended.error.message}")
         return dict(self._quarantined(ended))

@@ -119,7 +119,7 @@ def _filled(installation: Installation, name: str, suffix: str, text: str) -> tu
     client.create_table(name, f"file://{installation.folder}/tables/{name}")
     try:
         started = client.start(name, "ingest", {"paths": str(path)})
-        client.wait(started.name, timeout_s=PATIENCE_S).raise_for_outcome()
+        started.result(timeout_s=PATIENCE_S)
     except DistopError as error:
         return None, told(error)
     return installation.catalog.load_table(f"default.{name}"), ""

@@ -159,7 +159,7 @@ class Caller(threading.Thread):
         while not self._over.is_set():
             try:
                 started = self._client.start(CALLED, "noop", {"partitions": 4})
-                self._client.wait(started.name, timeout_s=DEADLINE_S).raise_for_outcome()
+                started.result(timeout_s=DEADLINE_S)
             except DistopError as error:
                 self.failures.append(f"{type(error).__name__}: {error}"[:300])
             else:
@@ -183,11 +183,11 @@ class Feed:
             file = self._folder / f"{self.batches:06d}.csv"
             first = self.batches * ROWS
             file.write_text("id\n" + "".join(f"{first + row}\n" for row in range(ROWS)))
-            self._client.enqueue(FED, file.stem, "ingest", {"paths": [str(file)]})
+            self._client.table(FED).enqueue(file.stem, "ingest", {"paths": [str(file)]})
             self.batches += 1
 
     def applied(self) -> bool:
-        return not any(True for _ in self._client.backlog(FED))
+        return not any(True for _ in self._client.table(FED).backlog())
 
 
 def replaced(
@@ -221,13 +221,13 @@ def play(commit: str, folder: Path, config: EtcdConfig) -> dict[str, object]:
             until(lambda: fleet.all_there(client), f"the members of {commit}")
             client.create_table(FED, str(folder / "table"))
             client.create_table(CALLED, str(folder / "called"))
-            client.set_ordering(FED, together=2)
+            client.table(FED).set_ordering(together=2)
             caller, feed = Caller(callers), Feed(client, folder / "batches")
             caller.start()
             together = replaced(fleet, client, feed, caller, now, "new")
             together |= replaced(fleet, client, feed, caller, before, "old")
             caller.end()
-            failed = [one.name for one in client.list(FED) if one.state.value == "failed"]
+            failed = [one.name for one in client.operations(FED) if one.state.value == "failed"]
             findings = sorted({one.code for one in client.diagnose().findings})
     finally:
         fleet.stop_all()

@@ -187,5 +187,5 @@ async def test_a_drop_of_the_old_name_of_a_renamed_table_drops_nothing(
     dies()
     async with running(config_of(etcd_config)) as coordinator, AsyncClient(coordinator.address) as sdk:
         with pytest.raises(TableNotFound):
-            await sdk.drop_table("flights")
+            await sdk.table("flights").drop()
     assert (past(store, "flights"), past(store, "departures")) == (0, OPERATIONS)

@@ -57,7 +57,7 @@ async def test_the_next_who_needs_the_owner_file_puts_it_there(
     for name in ("commit", "ingest", "orphans"):
         assert len(owners(made[name].location())) == 1
     assert len(owners(f"file://{tmp_path}/moved")) == 1
-    await sdk.drop_table("purge", purge=True)
+    await sdk.table("purge").drop(purge=True)
     assert is_empty(made["purge"].location())
 
 
@@ -75,7 +75,7 @@ async def test_a_foreign_folder_is_not_taken(catalog: EtcdCatalog, sdk: AsyncCli
     for name in ("full", "registered"):
         catalog.load_table(name).append(ids(0, 1))
         with pytest.raises(LocationNotOwned):
-            await sdk.drop_table(name, purge=True)
+            await sdk.table(name).drop(purge=True)
         with pytest.raises(LocationNotOwned):
             await sdk.start(name, "remove_orphans", DATED)
         assert owners(catalog.load_table(name).location()) == []
@@ -85,4 +85,4 @@ async def test_a_foreign_folder_is_not_taken(catalog: EtcdCatalog, sdk: AsyncCli
     with pytest.raises(LocationInUse):
         catalog.load_table("taken").append(ids(0, 1))
     with pytest.raises(LocationInUse):
-        await sdk.drop_table("taken", purge=True)
+        await sdk.table("taken").drop(purge=True)

@@ -38,6 +38,7 @@ distop tables create people --location /tmp/people-table
 distop ingest people /tmp/flights.csv --wait
 """,
     "docs/schedulers.md": "",
+    "docs/sdk.md": "",
     "docs/validation.md": "",
     "docs/writing-operations.md": "",
 }

@@ -68,25 +68,25 @@ class Dock:
         path.write_text(text)
 
     async def waiting(self) -> list[str]:
-        return [batch.name async for batch in self.sdk.backlog("t")]
+        return [batch.name async for batch in self.sdk.table("t").backlog()]
 
     async def has_failed(self) -> bool:
-        return bool((await self.sdk.ordering("t")).failed)
+        return bool((await self.sdk.table("t").ordering()).failed)
 
     async def has_applied(self, operations: dict[str, str]) -> bool:
         """Whether these unordered batches were applied, by these operations."""
-        listed = self.sdk.backlog("t", applied=True, ordered=False)
+        listed = self.sdk.table("t").backlog(applied=True, ordered=False)
         return {batch.name: batch.operation async for batch in listed} == operations
 
     async def arguments(self) -> dict[str, dict[str, Any]]:
-        return {batch.name: batch.argument async for batch in self.sdk.backlog("t")}
+        return {batch.name: batch.argument async for batch in self.sdk.table("t").backlog()}
 
 
 @pytest_asyncio.fixture
 async def dock(etcd_config: EtcdConfig, tmp_path: Path) -> AsyncIterator[Dock]:
     async with running(config_of(etcd_config)) as coordinator, AsyncClient(coordinator.address) as sdk:
         await sdk.create_table("t", nowhere())
-        await sdk.set_ordering("t", gate="closed")
+        await sdk.table("t").set_ordering(gate="closed")
         client = Client(coordinator.address)
         folder = tmp_path / "landing"
         folder.mkdir()
@@ -131,11 +131,11 @@ async def test_what_a_table_has_forgotten_without_an_order_is_not_published_anew
         return Landing(dock.client, "t", str(dock.folder), type="friend")
 
     async def has_ended(count: int) -> bool:
-        listed = dock.sdk.backlog("t", applied=True, ordered=False)
+        listed = dock.sdk.table("t").backlog(applied=True, ordered=False)
         return len([batch async for batch in listed]) == count
 
     dock.control("_config/none.json", '{"partitions": 0}')
-    await dock.sdk.set_ordering("t", remember=2)
+    await dock.sdk.table("t").set_ordering(remember=2)
     for number, name in enumerate("abc", 1):
         dock.drop(name, data="x")
         assert (await dock.look(fresh())).published == [name]
@@ -167,28 +167,28 @@ async def test_the_nearest_configuration_wins(dock: Dock) -> None:
 async def test_history_done_opens_a_gate_once(dock: Dock) -> None:
     """B12, B6: a gate that was closed again stays closed when the folder is polled; a new file opens it."""
     assert (await dock.look()).controls == []
-    assert (await dock.sdk.ordering("t")).gate == "closed"
+    assert (await dock.sdk.table("t").ordering()).gate == "closed"
     dock.control("_HISTORYDONE")
     assert (await dock.look()).controls == ["_HISTORYDONE"]
-    assert (await dock.sdk.ordering("t")).gate == "open"
-    await dock.sdk.set_ordering("t", gate="closed")
+    assert (await dock.sdk.table("t").ordering()).gate == "open"
+    await dock.sdk.table("t").set_ordering(gate="closed")
     assert (await dock.look(dock.fresh())).controls == []
-    assert (await dock.sdk.ordering("t")).gate == "closed"
+    assert (await dock.sdk.table("t").ordering()).gate == "closed"
     written_later = (dock.folder / "_HISTORYDONE").stat().st_mtime + 5
     os.utime(dock.folder / "_HISTORYDONE", (written_later, written_later))
     assert (await dock.look(dock.fresh())).controls == ["_HISTORYDONE"]
-    assert (await dock.sdk.ordering("t")).gate == "open"
+    assert (await dock.sdk.table("t").ordering()).gate == "open"
 
 
 async def awaiting(dock: Dock, batch: str) -> bool:
-    return (await dock.sdk.ordering("t")).awaiting == batch
+    return (await dock.sdk.table("t").ordering()).awaiting == batch
 
 
 async def validated(dock: Dock) -> None:
     """Somebody looks at each of three batches."""
-    await dock.sdk.set_ordering("t", gate="open", validation=True)
+    await dock.sdk.table("t").set_ordering(gate="open", validation=True)
     for name in ("a", "b", "c"):
-        await dock.sdk.enqueue("t", name, "noop", {"partitions": 0})
+        await dock.sdk.table("t").enqueue(name, "noop", {"partitions": 0})
     assert await eventually(lambda: awaiting(dock, "a"))
 
 
@@ -244,7 +244,7 @@ async def test_a_process_that_slept_approves_nothing_that_it_has_not_seen(dock: 
         slow._fs.__dict__.pop("cat_file")
         assert others.poll().controls == ["_BACKFILL"]
         deadline = time.monotonic() + 30
-        while dock.client.ordering("t").awaiting != "b" and time.monotonic() < deadline:
+        while dock.client.table("t").ordering().awaiting != "b" and time.monotonic() < deadline:
             threading.Event().wait(0.05)
         (dock.folder / "_BACKFILL").touch()
         return read(path, start, end)
@@ -282,7 +282,7 @@ async def test_a_misplaced_orderme_is_reported_and_nothing_is_applied(dock: Dock
     report = await dock.look()
     assert (report.published, list(report.problems)) == ([], [f"{where}ORDERME"])
     assert "belongs into a folder _config" in report.problems[f"{where}ORDERME"]
-    assert [operation async for operation in dock.sdk.list("t")] == []
+    assert [operation async for operation in dock.sdk.operations("t")] == []
     (dock.folder / where / "_config").mkdir()
     (dock.folder / where / "ORDERME").rename(dock.folder / where / "_config/ORDERME")
     assert (await dock.look()).published == ["sub/1"]
@@ -310,7 +310,7 @@ async def test_a_table_that_is_paused_keeps_no_other_waiting(dock: Dock) -> None
         dock.control(f"{table}/_config/a.json", '{"partitions": 0}')
         dock.drop(f"{table}/1", data="x")
     dock.control("t/_HISTORYDONE")
-    await dock.sdk.pause_table("t")
+    await dock.sdk.table("t").pause()
     reports = await blocking(Landings(dock.client, str(dock.folder), type="friend").poll)
     assert reports["u"].published == ["1"], reports
     assert reports["t"].controls == ["_HISTORYDONE"]
@@ -357,7 +357,7 @@ async def test_unordered_batches_start_at_once_and_once(dock: Dock) -> None:
     assert await eventually(lambda: dock.has_applied({"1": "t/friend/1"}))
     applied = await dock.look(dock.fresh())
     assert (applied.published, applied.known) == ([], ["1"])
-    assert [operation.name async for operation in dock.sdk.list("t")] == ["t/friend/1"]
+    assert [operation.name async for operation in dock.sdk.operations("t")] == ["t/friend/1"]
 
 
 @pytest.mark.parametrize("ordered_first", [False, True])
@@ -373,7 +373,7 @@ async def test_an_order_that_comes_or_goes_later_applies_nothing_twice(
     async def look() -> LandingReport:
         return await dock.look(Landing(dock.client, "t", str(dock.folder), type="letters"))
 
-    await dock.sdk.open_gate("t")
+    await dock.sdk.table("t").open_gate()
     order = dock.folder / "_config" / "ORDERME"
     dock.control("_config/a.json", "{}")
     if ordered_first:
@@ -387,7 +387,7 @@ async def test_an_order_that_comes_or_goes_later_applies_nothing_twice(
         assert await eventually(lambda done="ABCD"[:number]: string(done))
     report = await look()
     assert (report.published, report.known, report.problems) == ([], ["1", "2", "3", "4"], {})
-    assert len([operation async for operation in dock.sdk.list("t")]) == (2 if ordered_first else 4)
+    assert len([operation async for operation in dock.sdk.operations("t")]) == (2 if ordered_first else 4)
 
 
 async def test_an_unordered_batch_that_failed_is_told_until_somebody_decides(dock: Dock) -> None:
@@ -443,10 +443,10 @@ async def test_unordered_batches_are_applied_side_by_side(
             assert beside is not None
             alone = [one for one in beside if not one.object]
             assert [one.name for one in alone] == ["t/ingest/5"]
-            await service.client.cancel(alone[0].name)
+            await service.client.operation(alone[0].name).cancel()
             async with runner(client):
                 for one in running:
-                    (await service.client.wait(one.name, timeout_s=180)).raise_for_outcome()
+                    await service.client.operation(one.name).result(timeout_s=180)
             assert await asyncio.to_thread(service.ids) == ids
             # Another process finds them again, and starts nothing.
             fresh = Landing(blocking_client, "t", str(landed))
@@ -479,10 +479,10 @@ class Rewritten:
         (self.folder / "_SUCCESS").touch()
 
     async def waits(self) -> bool:
-        return "batch 1 waits for its source: " in (await self.service.client.explain("t")).sentence
+        return "batch 1 waits for its source: " in (await self.service.client.table("t").why()).sentence
 
     async def has_rows(self, *ids: int) -> bool:
-        head = (await self.service.client.get_table("t")).snapshot_id
+        head = (await self.service.client.table("t").get()).snapshot_id
         return bool(head) and await asyncio.to_thread(self.service.ids) == list(ids)
 
 
@@ -525,29 +525,30 @@ async def test_a_batch_that_is_written_again_while_it_waits_is_applied_as_it_is_
     async with rewritten(etcd_config, tmp_path, client) as (batch, look), runner(client):
         sdk = batch.service.client
         if held_by == "gate":
-            await sdk.set_ordering("t", gate="closed")
+            await sdk.table("t").set_ordering(gate="closed")
         else:
             first = tmp_path / "landing" / "0"
             first.mkdir()
             if held_by == "approval":  # without data it blocks the table
                 (first / "a.csv").write_text("id\n0\n")
             (first / "_SUCCESS").touch()
-            await sdk.set_ordering("t", validation=held_by == "approval")
+            await sdk.table("t").set_ordering(validation=held_by == "approval")
         assert "1" in (await look()).published
         ordering = await eventually(
-            lambda: sdk.ordering("t"), holds=lambda now: held_by == "gate" or now.awaiting or now.blocked
+            lambda: sdk.table("t").ordering(),
+            holds=lambda now: held_by == "gate" or now.awaiting or now.blocked,
         )
         batch.begin()
         if held_by == "gate":
-            await sdk.open_gate("t")
+            await sdk.table("t").open_gate()
         elif held_by == "approval":
-            await sdk.approve("t", ordering.awaiting)
+            await sdk.table("t").approve_batch(ordering.awaiting)
         else:
-            await sdk.skip_batch("t", "0")
+            await sdk.table("t").skip_batch("0")
         assert await eventually(batch.waits)
-        [waiting] = [one async for one in sdk.backlog("t")]
+        [waiting] = [one async for one in sdk.table("t").backlog()]
         assert (waiting.name, waiting.state, waiting.attempts) == ("1", "waiting", 0)
-        assert not [one async for one in sdk.list("t") if one.state is not OperationState.SUCCEEDED]
+        assert not [one async for one in sdk.operations("t") if one.state is not OperationState.SUCCEEDED]
         batch.complete()
         before = (0,) if held_by == "approval" else ()
         assert await eventually(lambda: batch.has_rows(*before, 11, 12))
@@ -561,22 +562,22 @@ async def test_a_batch_that_is_written_again_while_it_is_read_is_applied_as_it_i
     """B12, B13: the operation ends, and the batch returns to its place."""
     async with rewritten(etcd_config, tmp_path, client, ordered=ordered) as (batch, look):
         sdk = batch.service.client
-        await sdk.set_ordering("t", max_attempts=1)
+        await sdk.table("t").set_ordering(max_attempts=1)
         await look()
 
         async def operations() -> list[Operation]:
-            return [one async for one in sdk.list("t")]
+            return [one async for one in sdk.operations("t")]
 
         async def waits() -> bool:
             if ordered:
                 return await batch.waits()
-            waiting = [one async for one in sdk.backlog("t", ordered=False)]
+            waiting = [one async for one in sdk.table("t").backlog(ordered=False)]
             return [(one.state, one.attempts) for one in waiting if one.error] == [("waiting", 0)]
 
         [reads] = await eventually(operations)  # there is nobody to do its jobs
         batch.begin()
         async with runner(client):
-            ended = await sdk.wait(reads.name, timeout_s=60)
+            ended = await sdk.operation(reads.name).wait(timeout_s=60)
             assert ended.state is OperationState.FAILED
             assert await eventually(waits)
             batch.complete()
@@ -595,17 +596,19 @@ async def test_an_applied_batch_that_is_written_again_is_named_until_it_is_repla
         async def approved() -> None:
             """A staged batch is published by its approval."""
             if way == "staged":
-                assert (await eventually(lambda: sdk.ordering("t"), holds=lambda now: now.awaiting)).staged
-                await sdk.approve("t", "1")
+                assert (
+                    await eventually(lambda: sdk.table("t").ordering(), holds=lambda now: now.awaiting)
+                ).staged
+                await sdk.table("t").approve_batch("1")
 
         async def named() -> tuple[bool, bool]:
-            sentence, diagnosis = (await sdk.explain("t")).sentence, await sdk.diagnose("t")
+            sentence, diagnosis = (await sdk.table("t").why()).sentence, await sdk.diagnose("t")
             command = "distop backlog replace t 1"
             found = [one.remedy for one in diagnosis.findings if one.code == "BATCH_REWRITTEN"]
             return command in sentence, found == [command]
 
         if way == "staged":
-            await sdk.set_ordering("t", before=True)
+            await sdk.table("t").set_ordering(before=True)
         await look()
         await approved()
         assert await eventually(lambda: batch.has_rows(1, 2))
@@ -617,7 +620,7 @@ async def test_an_applied_batch_that_is_written_again_is_named_until_it_is_repla
         for anew in (False, False, True):
             assert "distop backlog replace t 1" in (await look(anew)).problems["1"]
         assert await named() == (True, True)
-        await sdk.replace_batch("t", "1")
+        await sdk.table("t").replace_batch("1")
         await approved()
         assert await eventually(lambda: batch.has_rows(11, 12))
         for anew in (False, True):
@@ -647,7 +650,7 @@ async def test_an_applied_batch_that_is_written_again_is_replaced_once_for_each_
 
         async def applied(since: str = "") -> str:
             """By which operation, if by another one."""
-            found = await sdk.batch("t", "1")
+            found = await sdk.table("t").batch("1")
             return found.operation if found.state == "applied" and found.operation != since else ""
 
         await look()
@@ -657,18 +660,18 @@ async def test_an_applied_batch_that_is_written_again_is_replaced_once_for_each_
         assert await eventually(lambda: batch.has_rows(11, 12))
         second = await eventually(lambda: applied(first))
         # A request that was on its way meanwhile.
-        late = await sdk.batch_rewritten("t", "1", first, "earlier", replace=True)
+        late = await sdk.table("t").batch_rewritten("1", first, "earlier", replace=True)
         assert late.became == "already applied"
-        await sdk.set_ordering("t", gate="closed")
+        await sdk.table("t").set_ordering(gate="closed")
         assert await replaced() == ["1"]
         assert await replaced() == []
-        await sdk.open_gate("t")
+        await sdk.table("t").open_gate()
         assert await eventually(lambda: applied(second))
         assert [(await look(anew)).published for anew in (False, True)] == [[], []]
         # A replacement that somebody has withdrawn.
-        await sdk.set_ordering("t", gate="closed")
+        await sdk.table("t").set_ordering(gate="closed")
         assert await replaced() == ["1"]
-        await sdk.take_back("t", "1")
+        await sdk.table("t").remove_batch("1")
         assert [(await look(anew)).published for anew in (False, True)] == [[], []]
 
 
@@ -689,7 +692,7 @@ async def test_configuration_above_the_tables_holds_for_all_and_the_nearest_wins
     reports = await blocking(Landings(dock.client, str(dock.folder), type="noop").poll)
     assert {table: report.published for table, report in reports.items()} == {"t": ["1"], "u": ["1"]}
     assert (await dock.arguments())["1"]["csv"] == {"delimiter": ",", "header": True}
-    [batch] = [batch async for batch in dock.sdk.backlog("u")]
+    [batch] = [batch async for batch in dock.sdk.table("u").backlog()]
     assert batch.argument["csv"] == {"delimiter": ";", "header": True}
 
 

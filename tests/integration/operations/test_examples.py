@@ -66,9 +66,9 @@ async def test_the_audit_finds_every_row_and_then_a_file_that_lacks_some(
         await service.start("t", "audit")
     source = write_csv(tmp_path / "src", "1.csv", 0, 3000)
     ingested = await service.start("t", "ingest", {"paths": [str(source)]})
-    (await service.wait(ingested.name, timeout_s=90)).raise_for_outcome()
+    await ingested.result(timeout_s=90)
 
-    audited = await service.wait((await service.start("t", "audit")).name, timeout_s=30)
+    audited = await (await service.start("t", "audit")).wait(timeout_s=30)
     assert audited.state is OperationState.SUCCEEDED
     assert audited.jobs.total == 3, "one job a data file, one data file a kind"
     (report,) = [
@@ -81,7 +81,7 @@ async def test_the_audit_finds_every_row_and_then_a_file_that_lacks_some(
         rows = await asyncio.to_thread(pq.read_table, path)
         await asyncio.to_thread(pq.write_table, rows.slice(1), path)
         break
-    failed = await service.wait((await service.start("t", "audit")).name, timeout_s=30)
+    failed = await (await service.start("t", "audit")).wait(timeout_s=30)
     assert failed.state is OperationState.FAILED
     assert failed.error is not None
     assert "holds 999 rows, the table says 1,000" in failed.error.message
@@ -98,7 +98,7 @@ async def test_every_log_is_read_once_and_a_bad_one_costs_nothing(
 
     async def read(table: str) -> Operation:
         started = await service.start(table, "access_logs", {"folder": str(logs)})
-        return await service.wait(started.name, timeout_s=90)
+        return await started.wait(timeout_s=90)
 
     for name in "ab":
         (logs / f"{name}.log").write_text(line.format(name) * 10)
@@ -115,7 +115,7 @@ async def test_every_log_is_read_once_and_a_bad_one_costs_nothing(
     failed = await read("i")
     assert failed.error is not None
     assert "no line of an access log" in failed.error.message
-    ((_, known),) = (await service.watermarks("i")).items()
+    ((_, known),) = (await service.table("i").watermarks()).items()
     assert len(known) == 2
 
 

@@ -131,7 +131,7 @@ async def test_a_batch_of_a_stream_is_published_once_by_whichever_driver(driver:
     for number in range(3):
         assert (await driver.write_batch(number, number * 12)).ours
         assert not (await driver.write_batch(number, number * 12)).ours
-    assert await driver.service.client.watermarks("t") == {"stream:q": {"batch": "2"}}
+    assert await driver.service.client.table("t").watermarks() == {"stream:q": {"batch": "2"}}
     assert await driver.ids() == list(range(36))
     await driver.swept()
 
@@ -156,9 +156,9 @@ async def test_a_new_query_that_does_not_begin_with_its_first_batch_is_refused(d
     assert await driver.give_up(batch(target, 2))
     await driver.service.at_rest()
     await eventually(lambda: not driver.service.data_files())
-    await driver.service.client.set_watermark("t", "stream:q", "batch", "1")
+    await driver.service.client.table("t").set_watermark("stream:q", "batch", "1")
     assert (await driver.write_batch(2, 0)).ours
-    await driver.service.client.set_watermark("t", "stream:q", "batch", "none")
+    await driver.service.client.table("t").set_watermark("stream:q", "batch", "none")
     with pytest.raises(PreconditionFailed, match="is 'none', not the number of a batch"):
         await driver.write_batch(3, 12)
 
@@ -184,7 +184,7 @@ async def test_batches_that_a_rollback_has_undone_are_not_passed_over(driver: Dr
     assert not await driver.give_up(batch(target, 2))
     assert (await driver.write_batch(3, 36)).ours
     assert await driver.ids() == list(range(48))
-    assert await driver.service.client.watermarks("t") == {"stream:q": {"batch": "3"}}
+    assert await driver.service.client.table("t").watermarks() == {"stream:q": {"batch": "3"}}
 
 
 async def test_a_write_that_was_rolled_back_is_not_called_published(driver: Driver) -> None:
@@ -226,10 +226,10 @@ async def test_a_stream_leaves_one_line_of_history_and_one_request(driver: Drive
     keys = store.keyspace.table("t")
     for prefix in (keys.request_expiry_prefix, keys.prefix + b"request.", keys.series_prefix):
         assert len((await store.scan(prefix)).kvs) == 1, prefix
-    before = await client.get(told["last"][1]["operation"])
+    before = await client.operation(told["last"][1]["operation"]).get()
     assert (before.state, before.facts) == (OperationState.SUCCEEDED, {"rows": 12})
     with pytest.raises(OperationNotFound):
-        await client.get("t/write/none/1")
+        await client.operation("t/write/none/1").get()
     assert await driver.ids() == list(range(144))
     await driver.swept()
 
@@ -340,7 +340,7 @@ async def test_nothing_to_write_makes_no_snapshot(driver: Driver) -> None:
 
 
 async def test_a_request_id_of_something_else_is_not_taken_for_a_write(driver: Driver) -> None:
-    await driver.service.client.start("t", "noop", {"partitions": 0}, request_id="nightly")
+    await driver.service.client.start("t", "noop", {"partitions": 0}, run="nightly")
     target, written = await driver.written(0)
     with pytest.raises(RequestIdReused):
         await driver.publish(plain(target, request_id="nightly"), written)
@@ -349,10 +349,10 @@ async def test_a_request_id_of_something_else_is_not_taken_for_a_write(driver: D
 async def test_a_pause_holds_a_write_until_its_time_is_over(driver: Driver) -> None:
     """O21"""
     target, written = await driver.written(0)
-    await driver.service.client.pause_table("t")
+    await driver.service.client.table("t").pause()
     publishing = asyncio.create_task(driver.publish(plain(target), written))
     await asyncio.sleep(0)
-    await driver.service.client.resume_table("t")
+    await driver.service.client.table("t").resume()
     assert (await publishing).ours
 
 
@@ -371,7 +371,7 @@ async def test_orphans_are_not_looked_for_among_young_writes_and_old_ones_are_no
         await asyncio.to_thread(age, driver.service.location)
         argument = {"older_than": "1d", "dry_run": False}
         started = await client.start("t", "remove_orphans", argument)
-        ended = await client.wait(started.name, timeout_s=90)
+        ended = await started.wait(timeout_s=90)
         return int(ended.raise_for_outcome().facts["orphans"])
 
     assert await remove() == 6

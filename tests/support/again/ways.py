@@ -83,7 +83,7 @@ class Way(ABC):
 
     async def snapshots(self) -> list[str]:
         """Those of the table's history, the oldest first."""
-        listed = [one async for one in self.client.snapshots(self.table)]
+        listed = [one async for one in self.client.table(self.table).snapshots()]
         return [str(one.snapshot_id) for one in reversed(listed) if one.in_history]
 
     async def roll_back(self, snapshot: str) -> None:
@@ -105,7 +105,7 @@ class Way(ABC):
         """The code of its error; empty if it succeeds."""
         options = {name: more.pop(name) for name in ("request_id", "again") if name in more}
         started = await self.client.start(self.table, "ingest", {"paths": [path], **more}, **options)
-        ended = await self.client.wait(started.name, timeout_s=90)
+        ended = await started.wait(timeout_s=90)
         return "" if ended.state is OperationState.SUCCEEDED else error_of(ended).code
 
 
@@ -140,16 +140,16 @@ class Batches(Way):
         if became == "already queued" and not await self._is_blocked():
             return WAITS
         if became == "already queued":
-            await self.client.retry_batch(self.table, str(number))
+            await self.client.table(self.table).retry_batch(str(number))
         await eventually(self._drained)
         return ""
 
     async def _otherwise(self, number: int, row: int) -> str:
         source = self.source(number, row)
         if await self._drained():
-            await self.client.replace_batch(self.table, str(number), {"paths": [source]})
+            await self.client.table(self.table).replace_batch(str(number), {"paths": [source]})
         else:
-            await self.client.open_gate(self.table)
+            await self.client.table(self.table).open_gate()
         await eventually(self._drained)
         return ""
 
@@ -162,17 +162,17 @@ class Batches(Way):
         await eventually(put_back)
 
     async def _enqueue(self, number: int, path: str) -> str:
-        queued = await self.client.enqueue(self.table, str(number), "ingest", {"paths": [path]})
+        queued = await self.client.table(self.table).enqueue(str(number), "ingest", {"paths": [path]})
         return queued.became
 
     async def _backlog(self) -> list[Batch]:
-        return [one async for one in self.client.backlog(self.table)]
+        return [one async for one in self.client.table(self.table).backlog()]
 
     async def _drained(self) -> bool:
         return not await self._backlog()
 
     async def _is_blocked(self) -> bool:
-        return (await self.client.ordering(self.table)).blocked is not None
+        return (await self.client.table(self.table).ordering()).blocked is not None
 
 
 class Files(Way):
@@ -224,7 +224,7 @@ class Ticks(Way):
         await super().create()
         paths = [str(self.service.folder / "src" / (self.name + "-{{ tick | date }}"))]
         cron = f"0 {self._hour} * * *"
-        await self.client.add_schedule(self.table, "daily", "ingest", {"paths": paths}, cron=cron)
+        await self.client.table(self.table).add_schedule("daily", "ingest", {"paths": paths}, cron=cron)
 
     async def fail(self, number: int) -> None:
         self.bad(f"{self._tick(number):%Y-%m-%d}")
@@ -235,8 +235,8 @@ class Ticks(Way):
         return await self._run(number)
 
     async def _run(self, number: int) -> str:
-        operation = await self.client.run_schedule(self.table, "daily", self._tick(number))
-        ended = await self.client.wait(operation.name, timeout_s=90)
+        operation = await self.client.table(self.table).run_schedule("daily", self._tick(number))
+        ended = await self.client.operation(operation.name).wait(timeout_s=90)
         return "" if ended.state is OperationState.SUCCEEDED else error_of(ended).code
 
     @cached_property

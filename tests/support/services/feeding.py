@@ -52,8 +52,8 @@ class Feeding:
         while True:
             try:
                 argument = {"paths": [str(source)]}
-                operation = await self.client.start("t", "ingest", argument, request_id=request_id)
-                return await self.client.wait(operation.name, timeout_s=180)
+                operation = await self.client.start("t", "ingest", argument, run=request_id)
+                return await operation.wait(timeout_s=180)
             except DistopError as error:
                 if not error.retryable:
                     raise

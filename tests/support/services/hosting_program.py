@@ -47,11 +47,11 @@ def main(address: str, folder: str) -> int:
     with Client(address, timeout_s=20, connect_timeout_s=20) as client:
         argument = {"columns": columns_of(pa.schema([("id", pa.int64())])), "source": "own"}
         argument["watermark"] = {"day": "2024-05-01"}
-        operation = client.start("t", DataFrameIngest.type, argument, request_id="nightly")
+        operation = client.start("t", DataFrameIngest.type, argument, run="nightly")
         ended = run_hosted(
             OperationId.parse(operation.name),
             DataFrameIngest(dealt(Path(folder))),
-            lambda: client.wait(operation.name, timeout_s=1.0),
+            lambda: operation.wait(timeout_s=1.0),
             session=None,
             etcd=EtcdConfig.from_env(),
             lease_ttl_s=2,

@@ -63,12 +63,12 @@ class Whole:
     async def ingest(self, source: Path, table: str = "t", **argument: Any) -> Operation:
         """Ingest a folder to its end, whatever that is."""
         operation = await self.client.start(table, "ingest", {"paths": [str(source)], **argument})
-        return await self.client.wait(operation.name, timeout_s=90)
+        return await operation.wait(timeout_s=90)
 
     async def run(self, type_name: str, table: str = "t", /, **argument: Any) -> Operation:
         """Run an operation to its end, whatever that is."""
         started = await self.client.start(table, type_name, argument)
-        return await self.client.wait(started.name, timeout_s=180)
+        return await started.wait(timeout_s=180)
 
     async def succeeds(self, type_name: str, table: str = "t", /, **argument: Any) -> dict[str, Any]:
         """Run an operation that has to succeed; its facts."""
@@ -80,7 +80,7 @@ class Whole:
 
     async def ingested(self, table: str = "t") -> list[str]:
         """The paths that have a watermark; of one source, unless nothing was ingested."""
-        marks = await self.client.watermarks(table)
+        marks = await self.client.table(table).watermarks()
         assert len(marks) <= 1, marks
         return sorted(path for partitions in marks.values() for path in partitions)
 
@@ -91,7 +91,7 @@ class Whole:
 
     async def drained(self) -> bool:
         """Whether the backlog is empty."""
-        return not [batch async for batch in self.client.backlog("t")]
+        return not [batch async for batch in self.client.table("t").backlog()]
 
     def catalog(self) -> EtcdCatalog:
         """That of any pyiceberg program."""
@@ -147,7 +147,7 @@ class Whole:
     async def forget_the_past(self) -> None:
         """Expire all snapshots but the present one, to the end."""
         expired = await self.client.start("t", "expire_snapshots", {"older_than": "0s"})
-        (await self.client.wait(expired.name, timeout_s=90)).raise_for_outcome()
+        await expired.result(timeout_s=90)
         await self.at_rest()
 
     async def distop(self, *words: str) -> tuple[int, Any]:
@@ -162,7 +162,7 @@ class Whole:
         return [one for one in found.findings if one.code != "ETCD_LOSSY_VERSION"]
 
     async def operations(self) -> list[Operation]:
-        async with aclosing(self.client.list("t")) as listed:
+        async with aclosing(self.client.operations("t")) as listed:
             return [operation async for operation in listed]
 
 

@@ -61,7 +61,7 @@ class Service:
         return {Path(urlsplit(task.file.file_path).path) for task in self.iceberg(table).scan().plan_files()}
 
     def operations(self, table: str) -> list[Operation]:
-        return list(self.client.list(table))
+        return list(self.client.operations(table))
 
 
 @pytest.fixture(scope="package")
@@ -96,7 +96,7 @@ def ingested(service: Service, spark: Any, table: str, argument: dict[str, Any])
     return run_hosted(
         OperationId.parse(operation.name),
         Ingest(),
-        lambda: service.client.wait(operation.name, timeout_s=1.0),
+        lambda: operation.wait(timeout_s=1.0),
         session=spark,
         etcd=service.etcd,
         lease_ttl_s=LEASE_S,

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from distop.client import Batch, Operation, OperationState, Snapshot
+from distop.client import AsyncTableHandle, Batch, Operation, OperationState, Snapshot
 from distop.errors import NotFound, RolledBack
 from support.services.whole import Whole, error_of
 from support.waiting import eventually
@@ -23,7 +23,7 @@ async def published(service: Whole, *batches: str, ordered: bool = True) -> None
     """Publish batches, each of the one row of its number, and wait until they are applied."""
     for name in batches:
         source = service.source(name, int(name), 1)
-        await service.client.enqueue("t", name, "ingest", {"paths": [str(source)]}, ordered=ordered)
+        await service.client.table("t").enqueue(name, "ingest", {"paths": [str(source)]}, ordered=ordered)
 
     async def applied() -> bool:
         listed = await backlog(service, applied=True, ordered=ordered)
@@ -34,12 +34,12 @@ async def published(service: Whole, *batches: str, ordered: bool = True) -> None
 
 async def backlog(service: Whole, *, applied: bool = False, ordered: bool = True) -> list[Batch]:
     """The batches that wait, or others."""
-    return [batch async for batch in service.client.backlog("t", applied=applied, ordered=ordered)]
+    return [batch async for batch in service.client.table("t").backlog(applied=applied, ordered=ordered)]
 
 
 async def snapshots(service: Whole) -> Sequence[Snapshot]:
     """Those of the table's history, the oldest first."""
-    listed = [one async for one in service.client.snapshots("t")]
+    listed = [one async for one in service.client.table("t").snapshots()]
     return [one for one in reversed(listed) if one.in_history]
 
 
@@ -61,31 +61,34 @@ async def test_batches_that_were_rolled_back_wait_again_in_their_order(service: 
     await published(service, "1", "2", "3")
     await published(service, "7", ordered=False)
     for name in ("2", "7"):
-        one = await service.client.batch("t", name)
+        one = await service.client.table("t").batch(name)
         assert (one.state, one.rows, one.files, one.together) == ("applied", 1, 1, 1)
         assert one.bytes
     first, *_ = await snapshots(service)
     facts = await rolled_back(service, first)
     assert facts["undoneBatches"] == ["2", "3", "7"]
-    assert [(await service.client.batch("t", name)).state for name in "1237"] == ["applied", *["waiting"] * 3]
-    ordering = await service.client.ordering("t")
+    assert [(await service.client.table("t").batch(name)).state for name in "1237"] == [
+        "applied",
+        *["waiting"] * 3,
+    ]
+    ordering = await service.client.table("t").ordering()
     assert (ordering.gate, ordering.held_by, ordering.last) == ("closed", "t/rollback/1", "1")
     assert [one.name for one in await backlog(service)] == ["2", "3"]
     assert [one.name for one in await backlog(service, ordered=False)] == ["7"]
-    assert "distop backlog open t" in (await service.client.explain("t")).sentence
+    assert "distop backlog open t" in (await service.client.table("t").why()).sentence
     for batch in await backlog(service):
-        published_again = await service.client.enqueue("t", batch.name, "ingest", batch.argument)
+        published_again = await service.client.table("t").enqueue(batch.name, "ingest", batch.argument)
         assert published_again.became == "already queued"
-    await service.client.enqueue("t", "4", "ingest", {"paths": [str(service.source("4", 4, 1))]})
-    await service.client.skip_batch("t", "3")
+    await service.client.table("t").enqueue("4", "ingest", {"paths": [str(service.source("4", 4, 1))]})
+    await service.client.table("t").skip_batch("3")
     assert await asyncio.to_thread(service.ids) == [1]
-    await service.client.open_gate("t")
+    await service.client.table("t").open_gate()
     assert await eventually(service.drained)
     assert await eventually(lambda: asyncio.to_thread(lambda: service.ids() == [1, 2, 4, 7]))
     line = [one.operation for one in await snapshots(service)]
     assert len(line) == 4
-    assert [(await service.client.batch("t", name)).rows for name in "1237"] == [1, 1, None, 1]
-    assert (await service.client.ordering("t")).held_by == ""
+    assert [(await service.client.table("t").batch(name)).rows for name in "1237"] == [1, 1, None, 1]
+    assert (await service.client.table("t").ordering()).held_by == ""
 
 
 async def test_going_forward_again_applies_no_batch_twice(service: Whole) -> None:
@@ -95,10 +98,10 @@ async def test_going_forward_again_applies_no_batch_twice(service: Whole) -> Non
     first, *_, last = await snapshots(service)
     await rolled_back(service, first)
     await service.succeeds("rollback", snapshot=str(last.snapshot_id))
-    await service.client.open_gate("t")
+    await service.client.table("t").open_gate()
     await published(service, "3")
     assert await backlog(service) == await backlog(service, ordered=False) == []
-    assert [(await service.client.batch("t", name)).rows for name in "1237"] == [1, None, 1, None]
+    assert [(await service.client.table("t").batch(name)).rows for name in "1237"] == [1, None, 1, None]
     assert await asyncio.to_thread(service.ids) == [1, 2, 3, 7]
 
 
@@ -106,8 +109,8 @@ async def test_a_request_that_was_rolled_back_is_refused_by_name(service: Whole)
     """A1: that of an operation as that of a commit of another program; done again where it is back."""
     await published(service, "1")
     argument = {"paths": [str(service.source("r", 20, 1))]}
-    started = await service.client.start("t", "ingest", argument, request_id="run-1")
-    (await service.client.wait(started.name, timeout_s=60)).raise_for_outcome()
+    started = await service.client.start("t", "ingest", argument, run="run-1")
+    await started.result(timeout_s=60)
     other = pa.table({"id": [30], "kind": ["k0"]})
     of_program = {"distop.request-id": "monday"}
 
@@ -120,15 +123,15 @@ async def test_a_request_that_was_rolled_back_is_refused_by_name(service: Whole)
     first, *_, last = await snapshots(service)
     assert (await rolled_back(service, first))["undoneRequests"] == ["monday", "run-1"]
     with pytest.raises(RolledBack, match="t/rollback/1"):
-        await service.client.start("t", "ingest", argument, request_id="run-1")
+        await service.client.start("t", "ingest", argument, run="run-1")
     with pytest.raises(RolledBack, match="t/rollback/1"):
         await asyncio.to_thread(appended)
     assert await asyncio.to_thread(service.ids) == [1]
-    await service.client.start("t", "ingest", argument, request_id="run-2")
+    await service.client.start("t", "ingest", argument, run="run-2")
     await service.at_rest()
     assert await asyncio.to_thread(service.ids) == [1, 20]
     await service.succeeds("rollback", snapshot=str(last.snapshot_id))
-    found = await service.client.start("t", "ingest", argument, request_id="run-1")
+    found = await service.client.start("t", "ingest", argument, run="run-1")
     assert found.name == started.name
     await asyncio.to_thread(appended)
     assert await asyncio.to_thread(service.ids) == [1, 20, 30]
@@ -139,8 +142,8 @@ async def test_what_counts_as_applied_and_is_not_in_the_table_is_found(service: 
     await published(service, "1", "2")
     await published(service, "7", ordered=False)
     argument = {"paths": [str(service.source("r", 20, 1))]}
-    started = await service.client.start("t", "ingest", argument, request_id="run-1")
-    await service.client.wait(started.name, timeout_s=60)
+    started = await service.client.start("t", "ingest", argument, run="run-1")
+    await started.wait(timeout_s=60)
     keys, store = service.store.keyspace.table("t"), service.store
     before = await store.scan(keys.prefix)
     first, *_ = await snapshots(service)
@@ -164,10 +167,10 @@ async def test_what_counts_as_applied_and_is_not_in_the_table_is_found(service: 
     assert "batch 2 (t/ingest/2), batch 7 (t/ingest/batch:7/3), request run-1 (t/ingest/4)" in sentence
     await service.client.diagnose("t", fix=True)
     assert set(await found()) == {"BACKLOG_WAITS", "WATERMARKS_OF_ROLLED_BACK"}
-    await service.client.rewind_watermarks("t")
-    await service.client.open_gate("t")
-    again = await service.client.start("t", "ingest", argument, request_id="run-1", again=True, queue=True)
-    (await service.client.wait(again.name, timeout_s=60)).raise_for_outcome()
+    await service.client.table("t").rewind_watermarks()
+    await service.client.table("t").open_gate()
+    again = await service.client.start("t", "ingest", argument, run="run-1", again=True, queue=True)
+    await again.result(timeout_s=60)
     assert await eventually(lambda: asyncio.to_thread(lambda: service.ids() == [1, 2, 7, 20]))
     assert await eventually(found, holds=lambda codes: not codes) == {}
 
@@ -179,10 +182,10 @@ async def test_a_tick_that_was_rolled_back_says_how_to_write_it_again(service: W
     argument = {"paths": [str(service.source("r", 20, 1))]}
     tick = (datetime.now(UTC) - timedelta(days=1, hours=12)).replace(minute=0, second=0, microsecond=0)
     cron = f"0 {tick.hour} * * *"  # not while this test runs
-    await service.client.add_schedule("t", "daily", "ingest", argument, cron=cron)
-    run = partial(service.client.run_schedule, "t", "daily", tick)
+    await service.client.table("t").add_schedule("daily", "ingest", argument, cron=cron)
+    run = partial(service.client.table("t").run_schedule, "daily", tick)
     started = await run()
-    (await service.client.wait(started.name, timeout_s=60)).raise_for_outcome()
+    await service.client.operation(started.name).result(timeout_s=60)
     await rolled_back(service, first)
     with pytest.raises(RolledBack) as refused:
         await run()
@@ -195,10 +198,8 @@ async def test_a_request_is_run_anew_in_place_of_its_rows(service: Whole) -> Non
     source = service.source("s", 0, 2)
 
     async def run(*, again: bool = False) -> Operation:
-        started = await service.client.start(
-            "t", "ingest", {"paths": [str(source)]}, request_id="r", again=again
-        )
-        return (await service.client.wait(started.name, timeout_s=60)).raise_for_outcome()
+        started = await service.client.start("t", "ingest", {"paths": [str(source)]}, run="r", again=again)
+        return await started.result(timeout_s=60)
 
     first = await run(again=True)
     await published(service, "7")
@@ -222,8 +223,8 @@ async def test_a_request_that_was_rolled_back_is_run_anew(service: Whole) -> Non
     before = (await snapshots(service))[-1]
     argument = {"paths": [str(service.source("s", 10, 2))]}
     for again in (False, True):
-        started = await service.client.start("t", "ingest", argument, request_id="r", again=again)
-        (await service.client.wait(started.name, timeout_s=60)).raise_for_outcome()
+        started = await service.client.start("t", "ingest", argument, run="r", again=again)
+        await started.result(timeout_s=60)
         assert await asyncio.to_thread(service.ids) == [1, 10, 11]
         await service.succeeds("rollback", snapshot=str(before.snapshot_id))
 
@@ -231,11 +232,11 @@ async def test_a_request_that_was_rolled_back_is_run_anew(service: Whole) -> Non
 async def test_rows_that_cannot_be_told_from_others_are_not_replaced(service: Whole) -> None:
     """A2: some were deleted since; nothing happens."""
     argument = {"paths": [str(service.source("s", 0, 2))]}
-    started = await service.client.start("t", "ingest", argument, request_id="r")
-    await service.client.wait(started.name, timeout_s=60)
+    started = await service.client.start("t", "ingest", argument, run="r")
+    await started.wait(timeout_s=60)
     await service.succeeds("delete", where="id == 0")
-    again = await service.client.start("t", "ingest", argument, request_id="r", again=True)
-    ended = await service.client.wait(again.name, timeout_s=60)
+    again = await service.client.start("t", "ingest", argument, run="r", again=True)
+    ended = await again.wait(timeout_s=60)
     assert (error_of(ended).code, ended.state) == ("PRECONDITION_FAILED", OperationState.FAILED)
     assert await asyncio.to_thread(service.ids) == [1]
 
@@ -244,20 +245,20 @@ async def test_a_batch_is_replaced_and_what_came_later_stays(service: Whole) -> 
     """A3: with its argument as it was published, or with another one; not counted twice, nor late."""
     await published(service, "1", "2", "3")
     service.source("2", 20, 2)
-    await service.client.replace_batch("t", "2")
+    await service.client.table("t").replace_batch("2")
     assert await eventually(lambda: asyncio.to_thread(lambda: service.ids() == [1, 3, 20, 21]))
     other = {"paths": [str(service.source("other", 30, 1))]}
     await eventually(service.drained)
-    await service.client.replace_batch("t", "2", other)
+    await service.client.table("t").replace_batch("2", other)
     assert await eventually(lambda: asyncio.to_thread(lambda: service.ids() == [1, 3, 30]))
     await eventually(service.drained)
     assert [one.name for one in await backlog(service, applied=True)] == ["1", "2", "3"]
-    assert (await service.client.ordering("t")).last == "3"
+    assert (await service.client.table("t").ordering()).last == "3"
     with pytest.raises(NotFound, match="backlog add"):
-        await service.client.replace_batch("t", "4")
+        await service.client.table("t").replace_batch("4")
     await published(service, "7", ordered=False)
     service.source("7", 70, 1)
-    await service.client.replace_batch("t", "7")
+    await service.client.table("t").replace_batch("7")
     assert await eventually(lambda: asyncio.to_thread(lambda: service.ids() == [1, 3, 30, 70]))
 
 
@@ -266,31 +267,31 @@ async def test_a_replaced_batch_that_was_rolled_back_is_applied_again(service: W
     await published(service, "1", "2", "3")
     first, *_ = await snapshots(service)
     other = {"paths": [str(service.source("other", 20, 1))]}
-    await service.client.replace_batch("t", "2", other)
+    await service.client.table("t").replace_batch("2", other)
     assert await eventually(lambda: asyncio.to_thread(lambda: service.ids() == [1, 3, 20]))
     await eventually(service.drained)
-    await service.client.set_ordering("t", gate="closed")
-    await service.client.replace_batch("t", "3", {"paths": [str(service.source("third", 30, 1))]})
+    await service.client.table("t").set_ordering(gate="closed")
+    await service.client.table("t").replace_batch("3", {"paths": [str(service.source("third", 30, 1))]})
     await rolled_back(service, first)
-    await service.client.open_gate("t")
+    await service.client.table("t").open_gate()
     assert await eventually(lambda: asyncio.to_thread(lambda: service.ids() == [1, 20, 30]))
 
 
 async def test_a_replacement_that_fails_leaves_the_batch_as_it_was(service: Whole) -> None:
     """A3: its rows stay, whether it is skipped or withdrawn; publishing it again finds it applied."""
     await published(service, "1", "2")
-    for decide in (service.client.skip_batch, service.client.take_back):
-        await service.client.replace_batch("t", "1", {"paths": [str(service.folder / "nowhere")]})
+    for decide in (AsyncTableHandle.skip_batch, AsyncTableHandle.remove_batch):
+        await service.client.table("t").replace_batch("1", {"paths": [str(service.folder / "nowhere")]})
         await eventually(lambda: is_blocked(service))
-        await decide("t", "1")
+        await decide(service.client.table("t"), "1")
         argument = {"paths": [str(service.folder / "src" / "1")]}
-        assert (await service.client.enqueue("t", "1", "ingest", argument)).became == "already applied"
+        assert (await service.client.table("t").enqueue("1", "ingest", argument)).became == "already applied"
     await published(service, "3")
     assert await asyncio.to_thread(service.ids) == [1, 2, 3]
 
 
 async def is_blocked(service: Whole) -> bool:
-    return (await service.client.ordering("t")).blocked is not None
+    return (await service.client.table("t").ordering()).blocked is not None
 
 
 async def test_a_backfill_is_retried_replaced_and_followed_by_command(service: Whole) -> None:
@@ -324,7 +325,7 @@ async def test_a_backfill_is_retried_replaced_and_followed_by_command(service: W
         service.source(day, 10 + number, 1)
     assert (await backfill("--wait"))["applied"] == 3
     assert await asyncio.to_thread(service.ids) == [0, 1, 2]
-    await service.client.set_ordering("t", gate="closed")
+    await service.client.table("t").set_ordering(gate="closed")
     assert (await backfill("--replace"))["queued"] == 3
     assert (await backfill("--cancel"))["applied"] == 3  # the old rows stay
     assert (await backfill("--replace", "--hold"))["queued"] == 3

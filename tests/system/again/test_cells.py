@@ -69,7 +69,7 @@ async def renamed(way: Way) -> Cell:
 
 async def dropped_and_made_anew(way: Way) -> Cell:
     await way.write(1)
-    await way.client.drop_table(way.table, purge=True)
+    await way.client.table(way.table).drop(purge=True)
     await way.create()
     return await cell(way, 1)
 

@@ -136,7 +136,7 @@ async def test_everything_works_and_ctrl_c_ends_it(tmp_path: Path) -> None:
         assert [operation["instance"] for operation in json.loads(out)] == [2, 1]
         async with AsyncClient(address) as client:
             again = await client.start("demo", "noop", {"partitions": 3})
-            assert (await client.wait(again.name, 30)).state is OperationState.SUCCEEDED
+            assert (await again.wait(30)).state is OperationState.SUCCEEDED
             # What lands in the folder of a table's name is applied, in order.
             days = Path(running.ready["landing"]) / "days"
             for batch in ("2", "1"):
@@ -148,7 +148,7 @@ async def test_everything_works_and_ctrl_c_ends_it(tmp_path: Path) -> None:
             await client.create_table("days", str(tmp_path / "tables" / "days"))
 
             async def fed() -> bool:
-                return (await client.ordering("days")).last == "2"
+                return (await client.table("days").ordering()).last == "2"
 
             await eventually(fed, every_s=0.2)
         code, out, err = await distop("dev", "--data", str(tmp_path / "data"), *ANYWHERE)
@@ -246,7 +246,7 @@ async def test_everything_works_behind_tls_and_is_there_the_next_time_for_those_
         now, _ = files(secure)
         assert {name for name in now if now[name] != made.get(name)} == {"tokens", "jane.token"}
         async with AsyncClient(running.ready["address"], credentials=credentials(running.ready)) as client:
-            assert [table.name async for table in client.list_tables()] == ["rows"]
+            assert [table.name async for table in client.tables()] == ["rows"]
             grants = (await client.grants()).grants
             assert {grant.who for grant in grants} == {"admin", "operator", "reader", "landing"}
         jane = credentials(running.ready, "jane")

@@ -280,12 +280,12 @@ async def ingested(service: Whole, start: int) -> None:
     for number in range(4):
         write_csv(source, f"{number}.csv", start + number * 250, 250)
     operation = await service.client.start("t", "ingest", {"paths": [str(source)], "split_bytes": 4096})
-    assert operation.jobs.total >= 4
+    assert operation.started.jobs.total >= 4
     await succeeded(service, operation.name)
 
 
 async def succeeded(service: Whole, operation: str) -> None:
-    ended = await service.client.wait(operation, timeout_s=ENDS_S * 3)
+    ended = await service.client.operation(operation).wait(timeout_s=ENDS_S * 3)
     assert ended.error is None, ended.error
 
 

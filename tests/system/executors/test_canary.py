@@ -239,16 +239,16 @@ async def use(doors: dict[str, str], work: Path, canaries: Canaries, s3: S3, sid
                 name, f"{s3.url}/{name}", options={"storage": options, "schema": ["id: long"]}
             )
             for file, good in (("rows.csv", True), ("bad.csv", False)):
-                ended = await client.wait(
-                    (await client.start(name, "ingest", {"paths": str(work / file)})).name, timeout_s=120
+                ended = await (await client.start(name, "ingest", {"paths": str(work / file)})).wait(
+                    timeout_s=120
                 )
                 assert (ended.state.name == "SUCCEEDED") is good, ended
                 canaries.search(f"the operation on {name}", ended)
-            canaries.search(f"the table {name}", await client.get_table(name))
+            canaries.search(f"the table {name}", await client.table(name).get())
         await client.create_table("nowhere", "s3://no-such-bucket/x", options={"storage": plain})
         with canaries.refused("an ingest into a bucket that is not there"):
             started = await client.start("nowhere", "ingest", {"paths": str(work / "rows.csv")})
-            (await client.wait(started.name, timeout_s=120)).raise_for_outcome()
+            await started.result(timeout_s=120)
         with canaries.refused("a table with a secret among its properties"):
             properties = {"s3.secret-access-key": of["secret among the properties"]}
             await client.create_table(
@@ -272,7 +272,7 @@ async def use(doors: dict[str, str], work: Path, canaries: Canaries, s3: S3, sid
         url = f"https://jane:{of['password of a source']}@127.0.0.1:1/rows.csv"
         with canaries.refused("a source with a password"):
             started = await client.start("named", "ingest", {"paths": url})
-            (await client.wait(started.name, timeout_s=120)).raise_for_outcome()
+            await started.result(timeout_s=120)
         for place in ("unknown token", "signed token that has expired"):
             wrong = Credentials(token=of[place], ca=ca)
             async with AsyncClient(doors["listen"], credentials=wrong) as stranger:
@@ -293,13 +293,13 @@ async def use(doors: dict[str, str], work: Path, canaries: Canaries, s3: S3, sid
         first = sidecar_pid(sidecar)
         os.kill(first, signal.SIGKILL)
         (work / "release").touch()
-        (await client.wait(held.name, timeout_s=60)).raise_for_outcome()
+        await held.result(timeout_s=60)
         assert sidecar_pid(sidecar) != first
-        operations = [operation.name async for operation in client.list()]
+        operations = [operation.name async for operation in client.operations()]
         canaries.search("the trail", [entry async for entry in client.audit()])
         canaries.search("the doctor", await client.diagnose(deep=True))
         for name in operations:
-            canaries.search("stack traces", await client.traces(name))
+            canaries.search("stack traces", await client.operation(name).traces())
     await look(doors, operations, canaries)
 
 

@@ -227,12 +227,16 @@ async def test_tasks_of_spark_read_files_and_topics_and_check_rules(
         operation = await service.ingest(source)
         assert operation.error is None
         kafka = {"kafka": topic.argument(records_per_job=50)}
-        operation = await service.client.start("t", "ingest", kafka)
-        ended = await service.client.wait(operation.name, timeout_s=PATIENCE_S)
+        ended = await (await service.client.start("t", "ingest", kafka)).wait(timeout_s=PATIENCE_S)
         assert (ended.error, ended.jobs.succeeded) == (None, 6)
-        rules = ["id >= 0", {"unique": "id"}, {"column": "id", "type": "smallint"}, {"unique": "day"}]
-        operation = await service.client.start("t", "validate", {"rules": rules})
-        ended = await service.client.wait(operation.name, timeout_s=PATIENCE_S)
+        rules: list[str | dict[str, str]] = [
+            "id >= 0",
+            {"unique": "id"},
+            {"column": "id", "type": "smallint"},
+            {"unique": "day"},
+        ]
+        validation = await service.client.table("t").validate(rules)
+        ended = await validation.wait(timeout_s=PATIENCE_S)
         assert ended.error is not None
         assert (ended.error.code, ended.jobs.total, ended.jobs.failed) == ("VALIDATION_FAILED", 3, 0)
         # 28 days in each of three partitions.
@@ -240,7 +244,7 @@ async def test_tasks_of_spark_read_files_and_topics_and_check_rules(
             ("unique(day)", 600 - 3 * 28)
         ]
         assert await asyncio.to_thread(service.ids) == [*range(600), *range(rows, rows + 300)]
-        await service.client.drop_table("t")
+        await service.client.table("t").drop()
 
 
 async def test_queries_that_cannot_be_answered_fail_at_once_and_say_why(
@@ -263,7 +267,7 @@ async def test_queries_that_cannot_be_answered_fail_at_once_and_say_why(
             assert ended.state is OperationState.FAILED
             assert ended.error is not None
             assert reason in ended.error.message, (query, ended.error.message)
-        await service.client.drop_table("t")
+        await service.client.table("t").drop()
 
 
 async def test_a_driver_killed_half_way_through_a_query_that_deals_rows_at_random(
@@ -281,17 +285,17 @@ async def test_a_driver_killed_half_way_through_a_query_that_deals_rows_at_rando
         operation = await service.client.start("t", "ingest", argument)
         await eventually(lambda: len(service.data_files()) > 3, PATIENCE_S)
         executor.kill()
-        now = await service.client.get(operation.name)
+        now = await operation.get()
         assert now.state is OperationState.RUNNING
         assert now.jobs.counting
         of_the_dead = service.data_files()
         request.getfixturevalue("second")
-        ended = (await service.client.wait(operation.name, timeout_s=PATIENCE_S)).raise_for_outcome()
+        ended = await operation.result(timeout_s=PATIENCE_S)
         assert ended.jobs.total == ended.jobs.succeeded == 24
         assert await asyncio.to_thread(service.ids) == list(range(6000))
         await eventually(service.only_published, 180)
         assert not service.data_files() & of_the_dead
-        await service.client.drop_table("t")
+        await service.client.table("t").drop()
 
 
 async def test_a_killed_driver_costs_time_and_no_row(
@@ -303,17 +307,15 @@ async def test_a_killed_driver_costs_time_and_no_row(
     async with coordinated(hosts.etcd, tmp_path, store) as service:
         argument = {"paths": [str(source)], "split_bytes": 8192}
         operation = await service.client.start("t", "ingest", argument)
-        assert operation.jobs.total > 40
-        await eventually(
-            lambda: service.client.get(operation.name), PATIENCE_S, holds=lambda now: now.jobs.succeeded > 5
-        )
+        assert operation.started.jobs.total > 40
+        await eventually(lambda: operation.get(), PATIENCE_S, holds=lambda now: now.jobs.succeeded > 5)
         for jvm in children(second.pid, b"java"):
             os.kill(jvm, signal.SIGKILL)
         assert await second.exit_code() == 1
-        left = await service.client.get(operation.name)
+        left = await operation.get()
         assert left.runner == ""
         assert 5 < left.jobs.succeeded < left.jobs.total
         async with runner(store):
-            (await service.client.wait(operation.name, timeout_s=PATIENCE_S)).raise_for_outcome()
+            await operation.result(timeout_s=PATIENCE_S)
         assert await asyncio.to_thread(service.ids) == list(range(ROWS))
         await eventually(service.only_published, 180)

@@ -46,7 +46,7 @@ async def test_the_string_is_whole_and_in_order_whichever_leader_is_killed(
             nonlocal published
             for number, letter in enumerate(LETTERS):
                 for _ in range(1 + number % 2):
-                    await sdk.enqueue("t", f"{number:02d}", "letters", {"letters": letter})
+                    await sdk.table("t").enqueue(f"{number:02d}", "letters", {"letters": letter})
                 published = number + 1
                 # Some wait for what came before to be applied, others come in a row.
                 if number % 3 == 0:

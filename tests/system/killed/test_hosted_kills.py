@@ -42,7 +42,7 @@ async def test_a_program_that_was_killed_is_started_again_and_every_row_is_there
         with program(service, tmp_path) as first:
             await half_way(service, 1)
             first.kill()
-        assert (await service.client.get(NAME)).state is OperationState.RUNNING
+        assert (await service.client.operation(NAME).get()).state is OperationState.RUNNING
         (tmp_path / "release").touch()
         with program(service, tmp_path) as second:
             assert await second.exit_code() == 0, second.log.read_text()
@@ -71,7 +71,9 @@ async def test_a_program_that_slept_past_its_lease_marks_and_seals_nothing(
             sleeper.stop()
             with program(service, tmp_path) as other:
                 pid = f"-{other.pid}-"
-                await eventually(lambda: service.client.get(NAME), 90, holds=lambda now: pid in now.runner)
+                await eventually(
+                    lambda: service.client.operation(NAME).get(), 90, holds=lambda now: pid in now.runner
+                )
                 (tmp_path / "release").touch()
                 sleeper.resume()
                 assert await other.exit_code() == 0, other.log.read_text()

@@ -53,13 +53,13 @@ async def test_every_record_is_there_once_whoever_is_killed(
         doomed.kill()
     other = CoordinatorProcess(etcd_config, tmp_path)
     async with AsyncClient(other.address, timeout_s=60, connect_timeout_s=30) as sdk, other, runner(client):
-        (await sdk.wait(operation.name, timeout_s=180)).raise_for_outcome()
+        await operation.result(timeout_s=180)
         seen = Whole(etcd_config, client, sdk, tmp_path)
         assert await asyncio.to_thread(seen.ids) == list(range(3000))
         operation = await sdk.start("t", "ingest", argument)
-        (await sdk.wait(operation.name, timeout_s=180)).raise_for_outcome()
+        await operation.result(timeout_s=180)
         assert await asyncio.to_thread(seen.ids) == list(range(3300))
-        (marks,) = (await sdk.watermarks("t")).values()
+        (marks,) = (await sdk.table("t").watermarks()).values()
         assert marks.pop("topic-id")
         assert marks == {"0": "1100", "1": "1100", "2": "1100"}
         await seen.at_rest()

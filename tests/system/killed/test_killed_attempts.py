@@ -60,7 +60,7 @@ def exported(service: Whole) -> set[str]:
 
 
 async def export(service: Whole) -> Operation:
-    return await service.client.start("t", "export", {"to": str(service.folder / "exported")})
+    return (await service.client.start("t", "export", {"to": str(service.folder / "exported")})).started
 
 
 async def killed_half_way(service: Whole) -> set[str]:
@@ -80,7 +80,7 @@ async def test_after_a_success_exactly_what_counts_is_left(service: Whole) -> No
     operation = await export(service)
     left = await killed_half_way(service)
     with executor(service) as other:
-        (await service.client.wait(operation.name, timeout_s=60)).raise_for_outcome()
+        await service.client.operation(operation.name).result(timeout_s=60)
         await swept(service, operation)
         other.terminate()
         other.wait(30)
@@ -98,8 +98,8 @@ async def test_after_a_success_exactly_what_counts_is_left(service: Whole) -> No
 async def test_after_a_cancellation_nothing_is_left(service: Whole) -> None:
     operation = await export(service)
     assert await killed_half_way(service)
-    await service.client.cancel(operation.name)
-    ended = await service.client.wait(operation.name, timeout_s=30)
+    await service.client.operation(operation.name).cancel()
+    ended = await service.client.operation(operation.name).wait(timeout_s=30)
     assert ended.state is OperationState.CANCELLED
     await swept(service, operation)
     assert not exported(service)
@@ -115,7 +115,7 @@ async def test_an_attempt_that_wakes_up_after_the_end_cleans_up_itself(service: 
 
         await eventually(is_halted, 180)
         with executor(service) as other:
-            (await service.client.wait(operation.name, timeout_s=60)).raise_for_outcome()
+            await service.client.operation(operation.name).result(timeout_s=60)
             await swept(service, operation)
             found = exported(service)
             assert len(found) == KINDS

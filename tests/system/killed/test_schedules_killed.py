@@ -47,7 +47,7 @@ async def test_each_time_starts_one_operation_whenever_its_leader_is_struck(
         addresses = ",".join(one.address for one in pair)
         sdk = await stack.enter_async_context(AsyncClient(addresses, timeout_s=40))
         await sdk.create_table("t", nowhere())
-        await sdk.add_schedule("t", "s", "noop", {"partitions": 0}, cron=YEARLY)
+        await sdk.table("t").add_schedule("s", "noop", {"partitions": 0}, cron=YEARLY)
         assert await eventually(lambda: at_rest(client))
         for count, (point, action) in enumerate(STRUCK, 1):
             plan.write_text(f"{point}={action}")

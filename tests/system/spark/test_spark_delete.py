@@ -21,12 +21,12 @@ def test_what_is_deleted_is_not_read_any_more(service: Service, spark: Any) -> N
     table = service.table()
     writing(service, table, numbers(spark, 40))
     writing(service, table, numbers(spark, 60).where("id >= 40"))
-    before = service.client.get_table(table).snapshot_id
+    before = service.client.table(table).get().snapshot_id
     started = service.client.start(table, "delete", {"where": "kind = 'k0' or id in (4, 5, 59)"})
     ended = run_hosted(
         OperationId.parse(started.name),
         Delete(),
-        lambda: service.client.wait(started.name, timeout_s=1.0),
+        lambda: started.wait(timeout_s=1.0),
         session=spark,
         etcd=service.etcd,
     ).raise_for_outcome()

@@ -72,7 +72,7 @@ def test_one_rule_for_columns_and_values(service: Service, spark: Any, tmp_path:
     ):
         with pytest.raises(Exception, match=says):
             door(service, numbers.selectExpr(*columns), table, tmp_path)
-    assert service.client.get_table(table).snapshot_id is None
+    assert service.client.table(table).get().snapshot_id is None
     door(service, numbers.selectExpr("CAST(id + 1 AS int) AS n", "CAST(id AS int) AS id"), table, tmp_path)
     rows = sorted(service.iceberg(table).scan().to_arrow().to_pylist(), key=lambda row: row["id"])
     assert rows == [{"id": number, "kind": None, "n": number + 1} for number in range(4)]
@@ -84,7 +84,7 @@ def test_a_name_may_have_its_namespace(service: Service, spark: Any, tmp_path: P
     table = service.table(schema=["id: long"])
     door(service, spark.range(0, 2, 1, 1), f"default.{table}", tmp_path)
     assert ids_of(reading(service, spark, f"default.{table}")) == [0, 1]
-    assert [one.name for one in service.client.list_tables() if table in one.name] == [table]
+    assert [one.name for one in service.client.tables() if table in one.name] == [table]
 
 
 @pytest.mark.slow("seven jobs of Spark")
@@ -116,8 +116,8 @@ def test_a_dataframe_is_not_computed_in_a_session_that_does_not_check_shuffles(
     with pytest.raises(ShufflesUnchecked):
         query(service, session.range(4), table, tmp_path)
     (started,) = service.operations(table)
-    service.client.cancel(started.name)
-    assert service.client.wait(started.name, timeout_s=60).state is OperationState.CANCELLED
+    service.client.operation(started.name).cancel()
+    assert service.client.operation(started.name).wait(timeout_s=60).state is OperationState.CANCELLED
     for earlier in (launcher, before):
         monkeypatch.setattr(earlier, "refuse_unchecked", lambda session: None)
     with pytest.raises(OperationFailed, match="orderIndependentChecksum"):

@@ -129,4 +129,4 @@ def test_a_stream_whose_driver_is_killed_has_every_row_once(
     told = newest.facts["series"]
     assert (told["name"], told["operations"], told["rows"]) == (f"stream:{query_id}", 4, 400)
     assert newest.request_id == f"{query_id}.3"
-    assert service.client.watermarks(table) == {f"stream:{query_id}": {"batch": "3"}}
+    assert service.client.table(table).watermarks() == {f"stream:{query_id}": {"batch": "3"}}

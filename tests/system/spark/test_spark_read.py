@@ -34,7 +34,7 @@ def test_snapshots_columns_and_filters(service: Service, spark: Any) -> None:
     """P14"""
     table = service.table()
     writing(service, table, numbers(spark, 30))
-    first = service.client.get_table(table).snapshot_id
+    first = service.client.table(table).get().snapshot_id
     writing(service, table, numbers(spark, 60).where("id >= 30"))
     assert ids_of(reading(service, spark, table)) == list(range(60))
     assert ids_of(reading(service, spark, table, snapshotId=str(first))) == list(range(30))
@@ -66,7 +66,7 @@ def test_a_table_is_read_by_a_function(service: Service, spark: Any) -> None:
     """P14: as by the data source; its errors are distop's."""
     table = service.table()
     writing(service, table, numbers(spark, 30))
-    first = service.client.get_table(table).snapshot_id
+    first = service.client.table(table).get().snapshot_id
     writing(service, table, numbers(spark, 60).where("id >= 30"))
     where: dict[str, Any] = {"coordinator": service.address}
     assert ids_of(read(spark, table, **where)) == list(range(60))

@@ -90,7 +90,7 @@ def test_a_write_that_fails_leaves_nothing(service: Service, spark: Any) -> None
     failing = numbers(spark, 1000).mapInArrow(last, COLUMNS).selectExpr("id + 1 DIV (id - 900) AS id", "kind")
     with pytest.raises(Exception, match="DIVIDE_BY_ZERO"):
         writing(service, table, failing)
-    assert service.client.get_table(table).snapshot_id is None
+    assert service.client.table(table).get().snapshot_id is None
     until(lambda: not service.files(table))
     assert [operation.facts.get("gaveUp") for operation in service.operations(table)] == [True]
 
@@ -154,12 +154,12 @@ def test_a_stream_that_would_leave_out_batches_is_refused(
 
     for number in range(3):
         stream(number)
-    ((name, _),) = service.client.watermarks(table).items()
-    assert service.client.watermarks(table) == {name: {"batch": "2"}}
+    ((name, _),) = service.client.table(table).watermarks().items()
+    assert service.client.table(table).watermarks() == {name: {"batch": "2"}}
     [first, _] = service.iceberg(table).snapshots()
     rolled_back = service.client.start(table, "rollback", {"snapshot": str(first.snapshot_id)})
-    service.client.wait(rolled_back.name, timeout_s=60).raise_for_outcome()
-    assert service.client.watermarks(table) == {name: {"batch": "1"}}
+    rolled_back.result(timeout_s=60)
+    assert service.client.table(table).watermarks() == {name: {"batch": "1"}}
     known = service.files(table)
     with pytest.raises(Exception, match=f"batch 3 of {name} does not follow batch 1"):
         stream(3)
@@ -248,7 +248,7 @@ def test_what_spark_cannot_write_by_itself_is_refused_and_leaves_nothing(
     ):
         with pytest.raises(BadRow, match=says):
             write(spark.range(1).selectExpr(value), moments, **where)
-    assert service.client.get_table(moments).snapshot_id is None
+    assert service.client.table(moments).get().snapshot_id is None
     first_and_last = spark.sql(
         "SELECT DATE'0001-01-01' AS day, timestamp_micros(-62135596800000000) AS at "
         "UNION SELECT DATE'9999-12-31', timestamp_micros(253402300799999999)"
@@ -259,5 +259,5 @@ def test_what_spark_cannot_write_by_itself_is_refused_and_leaves_nothing(
         write(numbers(spark, 10).selectExpr("1 DIV (id - 9) AS id", "kind"), table, **where)
     with pytest.raises(InvalidArgument, match="no column 'number'"):
         write(numbers(spark, 3).withColumnRenamed("id", "number"), table, **where)
-    assert service.client.get_table(table).snapshot_id is None
+    assert service.client.table(table).get().snapshot_id is None
     until(lambda: not service.files(table))

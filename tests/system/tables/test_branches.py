@@ -76,8 +76,8 @@ async def test_staging_validating_and_publishing_in_one_go(service: Whole) -> No
             {"paths": [str(folder)], "branch": "audit"},
             then=FollowUp(type="validate", argument=publish),
         )
-        first = (await service.client.wait(started.name, timeout_s=90)).raise_for_outcome()
-        last = (await service.client.wait(first.facts["followUp"], timeout_s=90)).raise_for_outcome()
+        first = await started.result(timeout_s=90)
+        last = await service.client.operation(first.facts["followUp"]).result(timeout_s=90)
         assert last.facts["publishedSnapshots"] == 1
         assert len(await asyncio.to_thread(service.ids)) == 10 * (number + 1)
     assert await service.ingested() == ["a", "b"]
@@ -170,7 +170,7 @@ async def test_exactly_what_was_looked_at_is_published(idle: Whole) -> None:
     async with runner(idle.store, serving=["ingest"]):
         (await idle.ingest(idle.source("b", -5), branch="audit")).raise_for_outcome()
     async with runner(idle.store):
-        ended = await idle.client.wait(held.name, timeout_s=90)
+        ended = await held.wait(timeout_s=90)
         assert error_of(ended).code == "HEAD_CONFLICT"
         assert not await idle.ingested()
         stale = await idle.run("publish_branch", branch="audit", snapshot="1")
@@ -289,7 +289,7 @@ async def test_an_engine_writes_to_a_branch_and_it_is_published_with_its_waterma
     with pytest.raises(AlreadyIngested):
         await asyncio.to_thread(write, 101)
     assert await asyncio.to_thread(service.ids) == list(range(10))
-    assert "orders" not in await service.client.watermarks("t")
+    assert "orders" not in await service.client.table("t").watermarks()
     once = service.folder / "once"
     once.mkdir()
     monkeypatch.setenv(crashpoints.ONCE_VARIABLE, str(once))
@@ -298,7 +298,7 @@ async def test_an_engine_writes_to_a_branch_and_it_is_published_with_its_waterma
     await eventually(lambda: list(once.iterdir()))
     everything = [*range(10), 100, 101]
     assert await asyncio.to_thread(service.ids) == everything
-    assert (await service.client.watermarks("t"))["orders"] == {"0": "101"}
+    assert (await service.client.table("t").watermarks())["orders"] == {"0": "101"}
     with pytest.raises(AlreadyIngested):
         await asyncio.to_thread(write, 101)
     # Rows of the same source come to the table while others wait on the branch.
@@ -307,4 +307,4 @@ async def test_an_engine_writes_to_a_branch_and_it_is_published_with_its_waterma
     refused = await service.run("publish_branch", branch="side", on_conflict="rebase")
     assert error_of(refused).code == "WATERMARK_CONFLICT"
     assert await asyncio.to_thread(service.ids) == [*everything, 103]
-    assert (await service.client.watermarks("t"))["orders"] == {"0": "103"}
+    assert (await service.client.table("t").watermarks())["orders"] == {"0": "103"}

@@ -37,7 +37,7 @@ async def test_no_row_is_lost_or_doubled_while_two_others_append(service: Whole)
     assert rewritten > 0
     expected = [*range(80), *range(1_000_000, 1_000_003)]
     assert await asyncio.to_thread(service.ids) == expected
-    assert [len(marks) for marks in (await service.client.watermarks("t")).values()] == [8]
+    assert [len(marks) for marks in (await service.client.table("t").watermarks()).values()] == [8]
 
     (await service.run("compact", min_files=2)).raise_for_outcome()
     assert len(await asyncio.to_thread(service.published_files)) == 4, "one a partition"
@@ -63,10 +63,10 @@ async def test_a_schedule_that_can_change_nothing_starts_once_and_says_why(
     await service.store.put(key, made.head.value)
     before = made.record().metadata_location
 
-    await service.client.add_schedule("t", "s", "compact", when="delete_files > 0")
+    await service.client.table("t").add_schedule("s", "compact", when="delete_files > 0")
 
     async def said() -> str:
-        return (await service.client.explain("t")).sentence
+        return (await service.client.table("t").why()).sentence
 
     why = await eventually(said, holds=lambda line: "schedule s" in line and "compact/1 succeeded" in line)
     assert "its last operation changed nothing, since it passed over files" in why
@@ -76,7 +76,7 @@ async def test_a_schedule_that_can_change_nothing_starts_once_and_says_why(
         return agenda.due is None and agenda.head == (await service.store.get(key)).mod_revision
 
     assert await eventually(looked), "the head as it is now"
-    ended = await service.client.get("t/compact/1")
+    ended = await service.client.operation("t/compact/1").get()
     assert (ended.facts["passedOver"], ended.jobs.total) == ({"deletes": 1}, 0)
     assert decode((await service.store.get(key)).value, Head).metadata_location == before
     assert [one for one in await operations(service.store) if "compact" in one] == ["t/compact/1"]

@@ -19,7 +19,7 @@ async def test_just_these_rows_go_while_others_come_in(service: Whole) -> None:
     expected = [n for n in range(80) if not (n < 10 or (n < 30 and n % 3 == 1))]
     assert await asyncio.to_thread(service.ids) == expected
     assert removed == 80 - len(expected)
-    assert [len(marks) for marks in (await service.client.watermarks("t")).values()] == [8]
+    assert [len(marks) for marks in (await service.client.table("t").watermarks()).values()] == [8]
     await service.succeeds("expire_snapshots", older_than="0s")
     await service.expect_no_other_files()
     assert await service.findings("t", deep=True) == []

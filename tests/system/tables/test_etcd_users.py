@@ -31,10 +31,10 @@ async def work(service: Whole) -> None:
     (await service.ingest(write_csv(service.folder / "src", "1.csv", 0, 10))).raise_for_outcome()
     assert await asyncio.to_thread(service.ids) == list(range(10))
     following = write_csv(service.folder / "later", "2.csv", 10, 10)
-    await service.client.enqueue("t", "a", "ingest", {"paths": [str(following)]})
-    await service.client.pause_table("t", "a look")
-    await service.client.resume_table("t")
-    assert [operation.name async for operation in service.client.list("t")]
+    await service.client.table("t").enqueue("a", "ingest", {"paths": [str(following)]})
+    await service.client.table("t").pause("a look")
+    await service.client.table("t").resume()
+    assert [operation.name async for operation in service.client.operations("t")]
 
     await eventually(service.drained, 90)
     assert [entry.action async for entry in service.client.audit("t")]
@@ -68,7 +68,7 @@ async def test_an_installation_needs_its_own_keys_only(
             async with whole(config, tmp_path, client) as service:
                 await work(service)
                 findings = (await service.client.diagnose(deep=True)).findings
-                await service.client.drop_table("t")
+                await service.client.table("t").drop()
             [member] = (await read_health(config)).members
             around = await got_around(client)
         finally:

@@ -42,12 +42,12 @@ async def after_the_death_of_a_leader(
         async with runner(client):
             assert await doomed.exit_code() == -signal.SIGKILL
     async with running(config_of(etcd)) as other, AsyncClient(other.address, timeout_s=60) as sdk:
-        yield sdk, operation
+        yield sdk, operation.started
 
 
 async def ended_well(client: EtcdClient, sdk: AsyncClient, operation: Operation) -> None:
     """It succeeds, and its keys and so its staged files are collected."""
-    (await sdk.wait(operation.name, timeout_s=180)).raise_for_outcome()
+    await sdk.operation(operation.name).result(timeout_s=180)
     keys = client.keyspace.operation(OperationId.parse(operation.name))
     await eventually(lambda: client.scan(keys.prefix, keys_only=True), 90, holds=lambda found: not found.kvs)
 
@@ -73,7 +73,7 @@ async def test_delta_commits_happen_once(etcd_config: EtcdConfig, client: EtcdCl
     async with after_the_death_of_a_leader(etcd_config, client, tmp_path, plan, table) as (sdk, operation):
         assert DeltaTable(str(tmp_path / "table")).version() == 0
         await ended_well(client, sdk, operation)
-        assert await sdk.watermarks("f")
+        assert await sdk.table("f").watermarks()
     found = DeltaTable(str(tmp_path / "table"))
     assert found.version() == 0
     ids = [number for uri in found.file_uris() for number in pq.read_table(uri)["id"].to_pylist()]

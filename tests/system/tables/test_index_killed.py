@@ -43,7 +43,7 @@ async def test_a_build_that_was_killed_repeats_no_finished_file(
             first.kill()
         assert opened(tmp_path) == files[:HELD]
         with executor_process(etcd_config, tmp_path, **environment):
-            ended = await service.client.wait(operation.name, timeout_s=180)
+            ended = await operation.wait(timeout_s=180)
         assert ended.raise_for_outcome().facts["entries"] == 150
         assert opened(tmp_path) == [*files[:HELD], *files[HELD - 1 :]]
 

@@ -36,7 +36,7 @@ async def test_an_index_is_built_published_and_kept_up_to_date(service: Whole) -
     second = await built(service, "id")
     assert (second.facts["newFiles"], second.facts["files"]) == (3, 12)
     await service.ingest(service.source("s4", 400, 30))
-    (index,) = await service.client.indexes("t")
+    (index,) = await service.client.table("t").indexes()
     assert (index.column, index.commits_behind, index.files) == ("id", 1, 12)
     location = (await asyncio.to_thread(service.table)).metadata_location
     records = await read_indexes(service.store, service.store.keyspace.table("t"))
@@ -58,7 +58,7 @@ async def test_an_index_is_built_published_and_kept_up_to_date(service: Whole) -
     assert not [key for key in keys if key.startswith("t.build_index.id")]
     files = [path for path in (service.location / "index").rglob("*") if path.is_file()]
     assert len(files) == record.parts + 1
-    await service.client.drop_table("t", purge=True)
+    await service.client.table("t").drop(purge=True)
     assert not [key for key in await service.keys() if key.startswith("t.index.")]
     assert not service.location.exists()
 
@@ -84,7 +84,7 @@ async def test_indexes_of_several_columns_are_built_side_by_side_and_beside_an_i
             await idle.client.start("t", "expire_snapshots", {"older_than": "0s"})
     async with runner(idle.store):
         for name in ("t/build_index/id/1", "t/build_index/kind/2"):
-            (await idle.client.wait(name, timeout_s=120)).raise_for_outcome()
+            await idle.client.operation(name).result(timeout_s=120)
         records = await read_indexes(idle.store, idle.store.keyspace.table("t"))
         assert [(one.column, one.snapshot_id, one.files) for one in records] == [
             ("id", covered, 3),

@@ -71,9 +71,7 @@ async def test_the_keys_of_a_running_operation_read_as_documented(
 
     async with coordinated(etcd_config, tmp_path, client) as service:
         source = write_csv(tmp_path / "src" / "a", "1.csv", 0, 100)
-        operation = await service.client.start(
-            "t", "ingest", {"paths": [str(source)]}, request_id="first try"
-        )
+        operation = await service.client.start("t", "ingest", {"paths": [str(source)]}, run="first try")
         await eventually(lambda: "t.coordinator" in etcdctl())
         seen = etcdctl()
         assert seen["t.ingest.1.state"] == "running"
@@ -83,7 +81,7 @@ async def test_the_keys_of_a_running_operation_read_as_documented(
         assert '"operation":"t/ingest/1"' in seen["t.request.first%20try"]
         assert "t.head" not in seen
         async with runner(client):
-            await service.client.wait(operation.name, timeout_s=90)
+            await operation.wait(timeout_s=90)
             await service.at_rest()
             left = [key for key in await asyncio.to_thread(etcdctl) if not AT_REST.fullmatch(key)]
             assert not left
@@ -119,13 +117,13 @@ async def test_of_two_over_one_source_range_one_wins(idle: Whole) -> None:
     source = idle.source("a", 0, 10)
     started = [await idle.client.start("t", "ingest", {"paths": [str(source)]}, object=name) for name in "ab"]
     async with runner(idle.store):
-        ended = [await idle.client.wait(one.name, timeout_s=90) for one in started]
+        ended = [await idle.client.operation(one.name).wait(timeout_s=90) for one in started]
         await idle.at_rest()
     assert {one.state for one in ended} == {OperationState.SUCCEEDED, OperationState.FAILED}
     assert [one.error.code for one in ended if one.error] == ["WATERMARK_CONFLICT"]
     assert await asyncio.to_thread(idle.ids) == list(range(10))
     assert idle.data_files() == await asyncio.to_thread(idle.published_files)
-    [marks] = (await idle.client.watermarks("t")).values()
+    [marks] = (await idle.client.table("t").watermarks()).values()
     assert sorted(marks) == ["a"]
 
 
@@ -250,19 +248,19 @@ async def test_whenever_it_is_cancelled_it_has_one_outcome_and_leaves_nothing(se
         started = await service.client.start("t", "ingest", {"paths": [str(source)]})
         # The later the moment, the more has happened: not before the n-th change that a watcher hears of.
         seen = 0
-        async with aclosing(service.client.watch(started.name)) as updates:
+        async with aclosing(started.watch()) as updates:
             async for update in updates:
                 seen += 1
                 if seen > moment % 7 or update.operation.done:
                     break
         try:
-            asked = await service.client.cancel(started.name, reason=f"moment {moment}")
+            asked = await started.cancel(reason=f"moment {moment}")
             assert asked.cancel_requested or asked.done
         except TooLateToCancel:
             pass
-        ended = await service.client.wait(started.name, timeout_s=90)
+        ended = await started.wait(timeout_s=90)
         outcomes.append(ended.state)
-        marks = await service.client.watermarks("t")
+        marks = await service.client.table("t").watermarks()
         published = sum(map(len, marks.values())) > before
         before = sum(map(len, marks.values()))
         if ended.state is OperationState.SUCCEEDED:
@@ -272,7 +270,7 @@ async def test_whenever_it_is_cancelled_it_has_one_outcome_and_leaves_nothing(se
             assert ended.state is OperationState.CANCELLED
             by = service.client.identity
             assert error_of(ended).message == f"cancelled by {by}: moment {moment}"
-            assert (await service.client.cancel(started.name)).state is OperationState.CANCELLED
+            assert (await started.cancel()).state is OperationState.CANCELLED
             assert not published
     keys = await service.at_rest()
     assert not [key for key in keys if key.startswith(("t.ingest.1", "_active", "_paused"))], keys
@@ -308,7 +306,7 @@ async def test_a_header_of_a_million_columns_holds_up_nobody(service: Whole, hea
     async def load(name: str) -> list[int]:
         async with AsyncClient(service.address, timeout_s=120) as friend:
             operation = await friend.start(name, "ingest", {"paths": [str(source)]})
-            assert (await friend.wait(operation.name, timeout_s=120)).error is None
+            assert (await operation.wait(timeout_s=120)).error is None
         return await asyncio.to_thread(service.ids, name)
 
     attacks = asyncio.gather(*(attack() for _ in range(4)))

@@ -37,7 +37,7 @@ async def test_rows_are_published_once_though_the_leader_is_killed_before_it_pub
             assert await doomed.exit_code() == -signal.SIGKILL
     async with running(config_of(etcd_config)) as other, AsyncClient(other.address, timeout_s=60) as sdk:
         await whole_and_once(Whole(etcd_config, client, sdk, tmp_path), operation.name)
-        assert await sdk.watermarks("t")
+        assert await sdk.table("t").watermarks()
 
 
 async def test_rows_are_published_once_though_an_executor_is_killed_while_it_writes_them(
@@ -47,7 +47,7 @@ async def test_rows_are_published_once_though_an_executor_is_killed_while_it_wri
     source = write_csv(tmp_path / "src", "1.csv", 0, ROWS)
     async with coordinated(etcd_config, tmp_path, client) as service:
         operation = await service.client.start("t", "ingest", {"paths": [str(source)], **IN_JOBS})
-        assert operation.jobs.total > 1
+        assert operation.started.jobs.total > 1
         with executor_process(etcd_config, tmp_path, **{VARIABLE: "job.file.middle=die@2"}) as doomed:
             assert await doomed.exit_code() == -signal.SIGKILL
         async with runner(client):
@@ -56,7 +56,7 @@ async def test_rows_are_published_once_though_an_executor_is_killed_while_it_wri
 
 async def whole_and_once(service: Whole, operation: str) -> None:
     """The operation succeeds; each row is there once, and no file and no key besides what is published."""
-    (await service.client.wait(operation, timeout_s=60)).raise_for_outcome()
+    await service.client.operation(operation).result(timeout_s=60)
     await service.at_rest()
     assert await asyncio.to_thread(service.ids) == list(range(ROWS))
     assert await service.only_published()

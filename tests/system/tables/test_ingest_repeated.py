@@ -30,7 +30,7 @@ async def test_a_preview_tells_what_a_start_would_do_and_starts_nothing(idle: Wh
     assert (shown["files"], shown["bytes"]) == (1, (source / "1.csv").stat().st_size)
     assert await idle.keys() == before
     started = await idle.client.start("t", "ingest", argument)
-    assert started.jobs.total == shown["jobs"] > 1
+    assert started.started.jobs.total == shown["jobs"] > 1
     with pytest.raises(InvalidArgument):
         await idle.client.preview("t", "ingest", {"paths": []})
 
@@ -45,7 +45,7 @@ async def test_a_second_ingest_may_wait_for_its_turn(idle: Whole) -> None:
     waiting = asyncio.create_task(idle.client.start("t", "ingest", second, queue=True))
     async with runner(idle.store):
         started = await asyncio.wait_for(waiting, 60)
-        ended = await idle.client.wait(started.name, timeout_s=60)
+        ended = await idle.client.operation(started.name).wait(timeout_s=60)
     assert ended.state is OperationState.SUCCEEDED
     assert await asyncio.to_thread(idle.ids) == list(range(20))
 
@@ -60,7 +60,7 @@ async def test_of_two_that_take_what_is_new_at_the_same_time_each_file_is_taken_
         for name, path in (("a", source / "2013"), ("b", source))
     ]
     async with runner(idle.store):
-        ended = [await idle.client.wait(one.name, timeout_s=60) for one in started]
+        ended = [await idle.client.operation(one.name).wait(timeout_s=60) for one in started]
         assert sorted(one.state.value for one in ended) == ["failed", "succeeded"]
         (lost,) = [one for one in ended if one.state is OperationState.FAILED]
         assert error_of(lost).code == "WATERMARK_CONFLICT"
@@ -83,10 +83,10 @@ async def test_what_was_ingested_long_ago_is_known_from_its_chunks(idle: Whole) 
     await store.put(keys.watermarks, encode_plain({"orders": marks["orders"]}))
     async with runner(store):
         started = await idle.client.start("t", "ingest", {"paths": [str(folder)], "new_only": True})
-        ended = await idle.client.wait(started.name, timeout_s=60)
+        ended = await started.wait(timeout_s=60)
     assert ended.facts["filesSkipped"] == 1
     assert idle.ids() == list(range(10, 20))
-    now = await idle.client.watermarks("t")
+    now = await idle.client.table("t").watermarks()
     assert now[source].pop("new.csv") < late
     assert now == marks
     assert len((await store.get(keys.watermarks)).value) <= FOLD_BYTES
@@ -118,9 +118,11 @@ async def test_quarantined_rows_are_shown_exported_and_replayed_once(
     (row, _) = json.loads(await run("quarantine", "show", first.name, "-o", "json"))
     assert (row["source"], row["unit"], row["number"]) == (f"file://{folder}/2.csv", "line", 2)
     assert (row["column"], row["raw"], row["header"]) == ("id", "x,k,2013-01-01", HEADER.strip())
-    assert [one.number async for one in service.client.quarantined_rows(first.name, page_size=1)] == [2, 3]
+    assert [
+        one.number async for one in service.client.operation(first.name).quarantined_rows(page_size=1)
+    ] == [2, 3]
     with pytest.raises(OperationNotFound):
-        await anext(service.client.quarantined_rows("t/ingest/7"))
+        await anext(service.client.operation("t/ingest/7").quarantined_rows())
 
     out = tmp_path / "src" / "out"
     await run("quarantine", "export", first.name, str(out))
@@ -132,8 +134,8 @@ async def test_quarantined_rows_are_shown_exported_and_replayed_once(
     assert await asyncio.to_thread(service.ids) == list(range(12))
     assert (await run(*replay)).strip() == "t/ingest/2"
     with pytest.raises(AlreadyIngested):
-        await service.client.replay(first.name)
-    (listed,) = [one async for one in service.client.quarantines("t")]
+        await service.client.operation(first.name).replay()
+    (listed,) = [one async for one in service.client.table("t").quarantines()]
     assert (listed.operation, listed.rows, listed.replayed_by) == (first.name, 2, "t/ingest/2")
     assert "t/ingest/2" in await run("quarantine", "ls", "t")
     assert await asyncio.to_thread(service.ids) == list(range(12))

@@ -78,7 +78,7 @@ async def test_of_many_starts_at_once_each_record_comes_through_one(
                 break
             except IncompatibleOperation:
                 await asyncio.sleep(0.05)
-        ended = await service.client.wait(operation.name, timeout_s=180)
+        ended = await operation.wait(timeout_s=180)
         # Planned before another one had ended: its watermarks have moved, and it is refused.
         assert ended.error is None or ended.error.code == "WATERMARK_CONFLICT"
 
@@ -97,16 +97,16 @@ def published(service: Whole) -> list[int]:
 
 async def test_batches_of_a_backlog_take_what_is_new_in_their_turn(service: Whole, topic: KafkaTopic) -> None:
     """B2: what a batch means is fixed when its turn comes, not when it is published."""
-    await service.client.set_ordering("t", gate="closed", together=5)
+    await service.client.table("t").set_ordering(gate="closed", together=5)
     argument = {"kafka": topic.argument(max_records_per_partition=10)}
     for name in ("a", "b", "c"):
-        await service.client.enqueue("t", name, "ingest", argument)
+        await service.client.table("t").enqueue(name, "ingest", argument)
     topic.ids(0, 75)
-    await service.client.open_gate("t")
+    await service.client.table("t").open_gate()
 
     assert await eventually(service.drained, 180)
     assert await asyncio.to_thread(service.ids) == list(range(75))
-    (marks,) = (await service.client.watermarks("t")).values()
+    (marks,) = (await service.client.table("t").watermarks()).values()
     assert marks.pop("topic-id")
     assert marks == {"0": "25", "1": "25", "2": "25"}
 
@@ -115,15 +115,15 @@ async def test_a_batch_waits_for_brokers_that_are_away(service: Whole, brokers: 
     """B9: it is tried again, and blocks nothing."""
     topic = brokers.topic()
     topic.ids(0, 30)
-    await service.client.set_ordering("t", max_attempts=50)
+    await service.client.table("t").set_ordering(max_attempts=50)
     with brokers.down():
-        await service.client.enqueue("t", "a", "ingest", {"kafka": topic.argument(timeout_s=0.2)})
+        await service.client.table("t").enqueue("a", "ingest", {"kafka": topic.argument(timeout_s=0.2)})
 
         async def tried() -> bool:
-            return "KAFKA_UNAVAILABLE" in (await service.client.explain("t")).sentence
+            return "KAFKA_UNAVAILABLE" in (await service.client.table("t").why()).sentence
 
         assert await eventually(tried, 90)
 
     assert await eventually(service.drained, 180)
-    assert (await service.client.ordering("t")).blocked is None
+    assert (await service.client.table("t").ordering()).blocked is None
     assert await asyncio.to_thread(service.ids) == list(range(30))

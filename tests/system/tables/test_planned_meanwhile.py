@@ -101,12 +101,12 @@ async def test_a_pause_plans_anew(service: Whole, tmp_path: Path, monkeypatch: p
         return made
 
     monkeypatch.setattr(launching.Launcher, "_unless_changed", slowly)
-    await service.client.enqueue("t", "a", "ingest", {"paths": [str(folder)]})
+    await service.client.table("t").enqueue("a", "ingest", {"paths": [str(folder)]})
     await asyncio.wait_for(planned.wait(), 60)
-    await service.client.pause_table("t")
+    await service.client.table("t").pause()
     paused.set()
     assert await eventually(lambda: rested(service.store))
     write_csv(folder, "2.csv", 10, 10)
-    await service.client.resume_table("t")
+    await service.client.table("t").resume()
     await eventually(lambda: applied(service.store))
     assert sorted(await asyncio.to_thread(service.ids)) == list(range(20))

@@ -62,8 +62,8 @@ class Callers:
         """One file; the operation that has published it."""
         source = write_csv(self.folder / f"{table}-{number}", "a.csv", number * ROWS, ROWS)
         asked = {"paths": [str(source)]}
-        started = await self.client.start(table, "ingest", asked, request_id=f"r{number}")
-        return (await self.client.wait(started.name, timeout_s=120)).raise_for_outcome().name
+        started = await self.client.start(table, "ingest", asked, run=f"r{number}")
+        return (await started.result(timeout_s=120)).name
 
     async def _publish(self) -> None:
         while True:
@@ -74,10 +74,10 @@ class Callers:
 
     async def publish(self, number: int) -> None:
         source = write_csv(self.folder / f"b-{number}", "a.csv", number * ROWS, ROWS)
-        await self.client.enqueue("b", f"{number:06}", "ingest", {"paths": [str(source)]})
+        await self.client.table("b").enqueue(f"{number:06}", "ingest", {"paths": [str(source)]})
 
     async def batches_done(self) -> bool:
-        backlog = [batch async for batch in self.client.backlog("b")]
+        backlog = [batch async for batch in self.client.table("b").backlog()]
         return not backlog
 
     async def until(self, ingested: int, queued: int) -> None:
@@ -125,7 +125,7 @@ async def test_nothing_is_lost_and_nothing_doubled(tmp_path: Path, prefix: str) 
         )
         assert (checked["tables"], checked["prefix"]) == (3, prefix)
         await callers.until(3, 4)
-        await client.drop_table("gone", purge=True)
+        await client.table("gone").drop(purge=True)
         await client.create_table("new", str(tmp_path / "tables" / "new"))
         await callers.ingest(0, "new")
         before_loss = callers.ingested, callers.queued
@@ -159,7 +159,7 @@ async def test_nothing_is_lost_and_nothing_doubled(tmp_path: Path, prefix: str) 
         await asyncio.to_thread(catalog.register_table, "default.new", str(metadata))
         adopted = await findings(etcd, prefix, "--fix", "--table", "new", succeeds=True)
         assert all(one["fixed"] for one in adopted), adopted
-        await client.drop_table("gone")
+        await client.table("gone").drop()
         again = Callers(client, tmp_path)
         for number in range(before_loss[0] + 3):
             await again.ingest(number)

@@ -99,7 +99,7 @@ async def test_a_killed_leader_and_a_killed_runner_cost_time_and_no_row(place: P
     assert [await one.exit_code() for one in appenders] == [0, 0], appenders[0].log.read_text()
 
     service = await place.another()
-    ended = (await service.client.wait(operation.name, timeout_s=180)).raise_for_outcome()
+    ended = await operation.result(timeout_s=180)
     assert (ended.facts["filesBefore"], ended.facts["filesAfter"], ended.facts["rows"]) == (12, 3, 40)
     await service.at_rest()
     expected = [*range(40), *range(1000, 1000 + ROUNDS), *range(2000, 2000 + ROUNDS)]
@@ -122,14 +122,14 @@ async def test_the_rows_go_once_whatever_happens_to_the_runner(place: Place, cra
         (await service.ingest(source)).raise_for_outcome()
         await service.at_rest()
     operation = await service.client.start("t", "delete", {"where": f"id < {FILES}"})
-    assert operation.jobs.total > 1
+    assert operation.started.jobs.total > 1
     appender, struck = place.appender(3, 1000), place.executor(crash)
     if crash.partition("=")[2].startswith("die"):
         assert await struck.exit_code() == -signal.SIGKILL, struck.log.read_text()
     else:
         await eventually(lambda: (place.folder / crash).exists(), 180)
     await place.run_jobs()
-    ended = (await service.client.wait(operation.name, timeout_s=180)).raise_for_outcome()
+    ended = await operation.result(timeout_s=180)
     assert (ended.facts["removedRows"], ended.facts["droppedFiles"]) == (FILES, 0)
     assert await appender.exit_code() == 0, appender.log.read_text()
     assert await asyncio.to_thread(service.ids) == [*range(FILES, 2 * FILES), 1000, 1001, 1002]
@@ -180,7 +180,7 @@ async def test_batches_are_merged_once_and_in_order_whoever_dies(
         path.parent.mkdir(exist_ok=True)
         path.write_text("".join(json.dumps(row) + "\n" for row in batch_of(number)))
         argument = {"paths": str(path), "mode": "merge", "keys": ["id"], "delete_where": "op == 'D'"}
-        await sdk.enqueue("t", f"{number:02}", "ingest", argument)
+        await sdk.table("t").enqueue(f"{number:02}", "ingest", argument)
     executor = place.executor(crash if struck == "executor" else "", slots=2)
     if struck == "coordinator":
         assert await first.exit_code() == -signal.SIGKILL

@@ -95,7 +95,7 @@ async def test_maintenance_leaves_a_running_operation_alone(idle: Whole) -> None
     assert await asyncio.to_thread(idle.ids) == list(range(200, 230))
 
     async with runner(idle.store):
-        assert (await idle.client.wait(held.name, timeout_s=90)).state is OperationState.SUCCEEDED
+        assert (await held.wait(timeout_s=90)).state is OperationState.SUCCEEDED
         await idle.at_rest()
     assert await asyncio.to_thread(idle.ids) == [*range(200, 230), *range(1000, 1600)]
     assert idle.data_files() == await asyncio.to_thread(idle.published_files)
@@ -111,10 +111,10 @@ async def test_callers_that_overwrite_at_once_leave_exactly_the_rows_of_the_last
             try:
                 started = await service.client.start("t", "ingest", argument)
             except IncompatibleOperation as error:
-                await service.client.wait(error.details["operation"], timeout_s=90)
+                await service.client.operation(error.details["operation"]).wait(timeout_s=90)
                 continue
-            (await service.client.wait(started.name, timeout_s=90)).raise_for_outcome()
-            return started.instance
+            await started.result(timeout_s=90)
+            return started.started.instance
 
     instances = await asyncio.gather(*map(overwrite, folders))
     last = instances.index(max(instances))
@@ -184,15 +184,15 @@ async def test_what_ran_is_on_record(service: Whole) -> None:
     began = datetime.now(UTC)
     given = {"paths": paths, "mode": "overwrite", "filter": "id < 7", "format": "csv"}
     started = await service.client.start("t", "ingest", given)
-    assert list(started.argument.items()) == list(given.items())
-    ended = await service.client.wait(started.name, timeout_s=30)
+    assert list(started.started.argument.items()) == list(given.items())
+    ended = await started.wait(timeout_s=30)
     assert list(ended.argument.items()) == list(given.items())
     assert (ended.facts["rows"], ended.facts["bytes"] > 0) == (7, True)
     entry = await anext(service.client.audit("t"))
     assert (entry.action, entry.argument) == ("start", given)
     assert (entry.outcome, entry.rows, entry.bytes) == ("success", 7, ended.facts["bytes"])
     long = await service.client.start("t", "friend", {"partitions": 0, "many": ["x" * 900] * 400})
-    kept = (await service.client.wait(long.name)).argument
+    kept = (await long.wait()).argument
     assert len(json.dumps(kept)) < 3000
     assert kept["many"][-1] == "… and 395 more"
 
@@ -200,10 +200,10 @@ async def test_what_ran_is_on_record(service: Whole) -> None:
     await service.client.create_table("a", str(service.folder / "a"))
     for table in ("z", "a"):
         last = await service.run("noop", table, partitions=0)
-    listed = [one.name async for one in service.client.list(since=began, page_size=2)]
+    listed = [one.name async for one in service.client.operations(since=began, page_size=2)]
     assert listed == ["a/noop/1", "z/noop/1", long.name, started.name]
     assert last.started_at is not None
-    recent = [one.name async for one in service.client.list(since=last.started_at)]
+    recent = [one.name async for one in service.client.operations(since=last.started_at)]
     assert recent[0] == "a/noop/1"
     assert started.name not in recent
 
@@ -222,7 +222,7 @@ async def test_data_that_somebody_else_wrote_meanwhile(idle: Whole) -> None:
     refused = await idle.client.start("t", "ingest", {**argument, "mode": "error_if_exists"})
     await asyncio.to_thread(foreign, 7)
     async with runner(idle.store):
-        ended = await idle.client.wait(refused.name, timeout_s=90)
+        ended = await refused.wait(timeout_s=90)
         assert error_of(ended).code == "TABLE_NOT_EMPTY"
         foreign_snapshot = (await asyncio.to_thread(idle.table)).metadata.current_snapshot_id
         assert str(foreign_snapshot) in error_of(ended).message
@@ -232,7 +232,9 @@ async def test_data_that_somebody_else_wrote_meanwhile(idle: Whole) -> None:
         await idle.at_rest()
     assert await asyncio.to_thread(idle.ids) == [7]
     assert idle.data_files() == await asyncio.to_thread(idle.published_files)
-    assert [list(partitions) for partitions in (await idle.client.watermarks("t")).values()] == [["none"]]
+    assert [list(partitions) for partitions in (await idle.client.table("t").watermarks()).values()] == [
+        ["none"]
+    ]
 
 
 async def test_what_can_be_ingested_is_and_the_rest_can_be_again(service: Whole) -> None:
@@ -245,11 +247,11 @@ async def test_what_can_be_ingested_is_and_the_rest_can_be_again(service: Whole)
         "schema": {"id": "long", "kind": "string", "day": "date"},
     }
     started = await service.client.start("t", "ingest", argument, max_failed_partitions=1)
-    ended = (await service.client.wait(started.name, timeout_s=90)).raise_for_outcome()
+    ended = await started.result(timeout_s=90)
     assert (ended.jobs.failed, ended.facts["rows"]) == (1, 40)
     assert list(ended.facts["failedPartitions"]) == ["b/1.csv, b/2.csv"]
     assert await asyncio.to_thread(service.ids) == [*range(20), *range(200, 220)]
-    marks = await service.client.watermarks("t")
+    marks = await service.client.table("t").watermarks()
     ((src, partitions),) = marks.items()
     assert sorted(partitions) == ["a", "c"]
     bad.write_text(HEADER + "120,k0,2013-01-01\n")

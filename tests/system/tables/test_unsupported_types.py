@@ -30,7 +30,7 @@ async def test_the_table_is_refused_by_name_and_the_other_one_goes_on(
     await service.store.put(space.table("t").head, encode(moved))
     await client.create_table("u", str(service.folder / "u"))
     for table in ("t", "u"):
-        await client.add_schedule(table, "s", "compact", when="data_files > 0")
+        await client.table(table).add_schedule("s", "compact", when="data_files > 0")
 
     (await service.ingest(service.source("u", 0), "u")).raise_for_outcome()
     for kind, argument in {"ingest": {"paths": [str(service.source("v", 50))]}, "compact": {}}.items():
@@ -38,7 +38,7 @@ async def test_the_table_is_refused_by_name_and_the_other_one_goes_on(
             await client.start("t", kind, argument)
 
     async def skipped() -> str:
-        return (await client.explain("t")).sentence
+        return (await client.table("t").why()).sentence
 
     assert NAMED in await eventually(skipped, holds=lambda line: "UNSUPPORTED_TYPE" in line)
 

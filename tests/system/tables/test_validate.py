@@ -69,7 +69,7 @@ async def test_reporting_only_part_of_a_table_and_its_past(service: Whole) -> No
     assert told.facts["violatedRules"] == 4
 
     some = await service.client.start("t", "validate", {"rules": KEPT}, partitions=["kind=k1"])
-    ended = await service.client.wait(some.name, timeout_s=90)
+    ended = await some.wait(timeout_s=90)
     assert (ended.jobs.total, ended.facts["violatedRules"]) == (1, 2)
     with pytest.raises(InvalidArgument, match="no partition 'kind=zz'"):
         await service.client.start("t", "validate", {"rules": KEPT}, partitions=["kind=zz"])
@@ -120,7 +120,7 @@ async def test_what_is_ingested_meanwhile_is_not_looked_at(idle: Whole) -> None:
     async with runner(idle.store, serving=["ingest"]):
         assert (await idle.ingest(flawed(idle))).state is OperationState.SUCCEEDED
     async with runner(idle.store):
-        ended = await idle.client.wait(held.name, timeout_s=90)
+        ended = await held.wait(timeout_s=90)
     assert (ended.state, ended.facts["checkedRows"]) == (OperationState.SUCCEEDED, 30)
 
 
@@ -158,7 +158,7 @@ async def test_nobody_gets_around_the_rules_of_a_table(service: Whole) -> None:
             ended = await service.ingest(flawed(service), name, **argument)
             assert error_of(ended).code == "VALIDATION_FAILED"
             assert ended.facts["rules"] == 1 + len(argument)
-        assert not await service.client.watermarks(name)
+        assert not await service.client.table(name).watermarks()
     await service.at_rest()
     left = files_in(service.folder / "tree")
     assert {path.parent.name for path in left} == {"_validation"}
@@ -169,16 +169,16 @@ async def test_a_batch_that_breaks_a_rule_blocks_its_table(service: Whole) -> No
     checks = {"rules": "id >= 0"}
     good = service.source("good", 1000, 30)
     for batch, folder in (("1", flawed(service)), ("2", good)):
-        await service.client.enqueue("t", batch, "ingest", {"paths": [str(folder)], "checks": checks})
+        await service.client.table("t").enqueue(batch, "ingest", {"paths": [str(folder)], "checks": checks})
 
     async def blocked() -> bool:
-        return (await service.client.ordering("t")).blocked is not None
+        return (await service.client.table("t").ordering()).blocked is not None
 
     await eventually(blocked, 90)
-    block = (await service.client.ordering("t")).blocked
+    block = (await service.client.table("t").ordering()).blocked
     assert block is not None
     assert (block.batch, block.error.code) == ("1", "VALIDATION_FAILED")
-    await service.client.skip_batch("t", "1")
+    await service.client.table("t").skip_batch("1")
 
     await eventually(service.drained, 90)
     assert await asyncio.to_thread(service.ids) == list(range(1000, 1030))

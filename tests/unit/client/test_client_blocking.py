@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from distop.client import AsyncClient, Client, OperationState, blocking
+from distop.client import Client, OperationState, blocking
 from distop.errors import OperationNotFound, PreconditionFailed
 from distop.proto import distop_pb2 as pb
 from support.services.fake_service import FakeService, serving_in_thread
@@ -31,26 +31,17 @@ def client(service: tuple[FakeService, str]) -> Iterator[Client]:
         yield client
 
 
-def test_every_method_of_the_asynchronous_client_is_there() -> None:
-    def methods(kind: type) -> set[str]:
-        known = {name for one in kind.__mro__[:-1] for name in vars(one)}
-        return {name for name in known if not name.startswith("_") and name != "identity"}
-
-    assert methods(Client) == methods(AsyncClient)
-    assert Client.start.__doc__ == AsyncClient.start.__doc__
-
-
 def test_calls_and_iterations(service: tuple[FakeService, str]) -> None:
     _, address = service
     with Client(address, identity="me") as client:
         started = client.start("flights", "noop", {"partitions": 2})
-        assert started.started_by == "me"
-        assert [update.operation.jobs.done for update in client.watch(started.name)] == [0, 2]
-        assert client.wait(started.name).state is OperationState.SUCCEEDED
-        assert [operation.name for operation in client.list("flights")] == [started.name]
-        assert client.create_table("flights", "/data") == client.get_table("flights")
+        assert started.started.started_by == "me"
+        assert [update.operation.jobs.done for update in started.watch()] == [0, 2]
+        assert started.wait().state is OperationState.SUCCEEDED
+        assert [operation.name for operation in client.operations("flights")] == [started.name]
+        assert client.create_table("flights", "/data") == client.table("flights").get()
         with pytest.raises(OperationNotFound):
-            client.get("flights/noop/9")
+            client.operation("flights/noop/9").get()
 
 
 def test_a_client_without_an_address_goes_to_that_of_the_environment(
@@ -58,12 +49,12 @@ def test_a_client_without_an_address_goes_to_that_of_the_environment(
 ) -> None:
     monkeypatch.setenv("DISTOP_ADDRESS", service[1])
     with Client() as client:
-        assert client.create_table("flights", "/data") == client.get_table("flights")
+        assert client.create_table("flights", "/data") == client.table("flights").get()
 
 
 def test_an_iteration_can_be_left(client: Client) -> None:
     started = client.start("flights", "noop", {"partitions": 2})
-    for update in client.watch(started.name):
+    for update in started.watch():
         assert update.operation.jobs.done == 0
         break
     assert client.members() == []
@@ -90,7 +81,7 @@ def test_closing_ends_calls_of_other_threads(service: tuple[FakeService, str]) -
     fake.world.add(pb.Operation(name="flights/noop/1", state=pb.RUNNING))
     client = Client(address)
     with ThreadPoolExecutor(1) as threads:
-        waiting = threads.submit(client.wait, "flights/noop/1")
+        waiting = threads.submit(client.operation("flights/noop/1").wait)
         until(lambda: bool(fake.calls["watch"]))
         client.close()
         with pytest.raises(PreconditionFailed, match="closed"):
@@ -103,10 +94,10 @@ def test_an_iteration_may_end_while_the_client_is_closed(
     """U4: by another thread, after a look whether it is."""
     _, address = service
     client = Client(address)
-    updates = client.watch(client.start("flights", "noop", {"partitions": 2}).name)
+    updates = client.start("flights", "noop", {"partitions": 2}).watch()
     next(updates)
     client.close()
-    monkeypatch.setattr(client._loop, "is_closed", lambda: False)
+    monkeypatch.setattr(client._runner.thread.loop, "is_closed", lambda: False)
     updates.close()  # type: ignore[attr-defined]
 
 
@@ -146,9 +137,9 @@ def test_an_interrupted_call_ends_and_others_go_on(service: tuple[FakeService, s
     with Client(address, connect_timeout_s=3600, timeout_s=3600) as client, ThreadPoolExecutor(1) as threads:
         interrupting = threads.submit(interrupt)
         with pytest.raises(KeyboardInterrupt):
-            client.wait("flights/noop/1")
+            client.operation("flights/noop/1").wait()
         interrupting.result()
-        assert client.get("flights/noop/1").state is OperationState.RUNNING
+        assert client.operation("flights/noop/1").get().state is OperationState.RUNNING
 
 
 def test_a_call_that_is_interrupted_while_it_is_handed_over_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,6 +163,6 @@ def test_a_call_that_is_interrupted_while_it_is_handed_over_is_over(monkeypatch:
     with Client("127.0.0.1:1") as client:
         monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            client._run(lambda _: call())
+            client._runner.run(call)
         monkeypatch.undo()
         assert ended.is_set()

@@ -71,18 +71,19 @@ async def test_start_and_get(service: tuple[FakeService, str]) -> None:
             partitions=["a", "b"],
         )
         assert started.name == "flights/noop/1"
-        assert started.state is OperationState.RUNNING
-        assert started.jobs.total == 3
-        assert started.started_by == "me@here"
-        assert await client.get(started.name) == started
-        assert await client.start("flights", "noop", request_id=started.request_id) == started
+        assert started.started.state is OperationState.RUNNING
+        assert started.started.jobs.total == 3
+        assert started.started.started_by == "me@here"
+        assert await started.get() == started.started
+        repeated = await client.start("flights", "noop", run=started.started.request_id)
+        assert repeated.started == started.started
     request = fake.calls["start"][0]
     assert request.options.deadline.ToMilliseconds() == 1500
     assert request.options.max_job_attempts == 2
     assert request.options.job_backoff.ToMilliseconds() == 250
     assert request.options.attempt_timeout.seconds == 90
     assert list(request.partitions) == ["a", "b"]
-    assert request.request_id == started.request_id != ""
+    assert request.request_id == started.started.request_id != ""
 
 
 async def test_who_is_sent_away_as_busy_comes_back_when_told(fake: FakeService, client: AsyncClient) -> None:
@@ -110,11 +111,11 @@ async def test_a_lost_reply_is_repeated_with_the_same_id(fake: FakeService, clie
     fake.lose_replies = 2
     started = await client.start("flights", "noop")
     assert len(fake.calls["start"]) == 3
-    assert {request.request_id for request in fake.calls["start"]} == {started.request_id}
+    assert {request.request_id for request in fake.calls["start"]} == {started.started.request_id}
     assert list(fake.world.operations) == ["flights/noop/1"]
     fake.world.add(pb.Operation(name="flights/noop/9", state=pb.COMMITTING))
     fake.lose_replies = 1
-    await client.resolve("flights/noop/9", "retry")
+    await client.operation("flights/noop/9").retry()
     fake.lose_replies = 1
     assert (await client.create_table("flights", "/data/f")).location == "/data/f"
     for first, second in (fake.calls["resolve"], fake.calls["create_table"]):
@@ -240,7 +241,7 @@ async def test_a_service_that_comes_up_is_waited_for(reached: bool) -> None:
 @pytest.mark.parametrize("error", [EtcdUnavailable(), OutcomeUnknown(), Unavailable(), DeadlineExceeded()])
 async def test_what_may_pass_is_repeated(fake: FakeService, client: AsyncClient, error: DistopError) -> None:
     fake.refuse = [error]
-    assert (await client.start("flights", "noop")).instance == 1
+    assert (await client.start("flights", "noop")).started.instance == 1
     assert len(fake.calls["start"]) == 2
 
 
@@ -267,19 +268,19 @@ async def test_an_outage_is_reported_at_the_deadline(service: tuple[FakeService,
 
 async def test_lists_come_in_pages(fake: FakeService, client: AsyncClient) -> None:
     names = [(await client.start("flights", "noop")).name for _ in range(5)]
-    assert [operation.name async for operation in client.list("flights", page_size=2)] == names
+    assert [operation.name async for operation in client.operations("flights", page_size=2)] == names
     assert [request.page_token for request in fake.calls["list"]] == ["", "2", "4"]
-    running = client.list(states=[OperationState.RUNNING], type="noop", table="other")
+    running = client.operations(states=[OperationState.RUNNING], type="noop", table="other")
     assert [operation async for operation in running] == []
     for name in "ab":
         await client.create_table(name, f"/data/{name}")
-    assert [table.name async for table in client.list_tables(page_size=1)] == ["a", "b"]
+    assert [table.name async for table in client.tables(page_size=1)] == ["a", "b"]
 
 
 async def test_only_the_pages_needed_are_fetched(fake: FakeService, client: AsyncClient) -> None:
     for _ in range(5):
         await client.start("flights", "noop")
-    listing = client.list(page_size=2)
+    listing = client.operations(page_size=2)
     assert (await anext(listing)).instance == 1
     await listing.aclose()
     assert len(fake.calls["list"]) == 1
@@ -300,9 +301,9 @@ async def test_tables_watermarks_members_leaders(service: tuple[FakeService, str
         assert made.options == options
         assert made.snapshot_id is None
         assert made.created_at is not None
-        assert await client.get_table("flights") == made
-        assert await client.watermarks("flights") == {"s": {"1": "x", "2": "y"}, "r": {"1": "z"}}
-        assert await client.watermarks("flights", "r") == {"r": {"1": "z"}}
+        assert await client.table("flights").get() == made
+        assert await client.table("flights").watermarks() == {"s": {"1": "x", "2": "y"}, "r": {"1": "z"}}
+        assert await client.table("flights").watermarks("r") == {"r": {"1": "z"}}
         assert [member.types for member in await client.members()] == [("noop",)]
         assert [leader.epoch for leader in await client.leaders()] == [12]
 
@@ -320,13 +321,17 @@ async def test_a_repeated_drop_leaves_the_next_table_of_that_name() -> None:
     """P8: the reply of the first one was lost."""
     fake = Overtaken(World(tables={"flights": pb.Table(name="flights", uuid="old")}), lose_replies=1)
     async with serving(fake) as address, AsyncClient(address) as client:
-        await client.drop_table("flights")
+        await client.table("flights").drop()
     assert len(fake.calls["drop_table"]) == 2
     assert "flights" in fake.world.tables
 
 
 async def test_unknown_things(client: AsyncClient) -> None:
-    for call in (client.get("a/b/1"), client.cancel("a/b/1"), client.wait("a/b/1")):
+    for call in (
+        client.operation("a/b/1").get(),
+        client.operation("a/b/1").cancel(),
+        client.operation("a/b/1").wait(),
+    ):
         with pytest.raises(OperationNotFound):
             await call
 
@@ -362,25 +367,25 @@ async def test_bad_requests_are_refused_here(arguments: dict[str, object], field
 async def test_text_that_is_no_unicode_is_refused_here() -> None:
     async with AsyncClient(nobody()) as client:
         with pytest.raises(InvalidArgument):
-            await client.get_table("\udcff")
+            await client.table("\udcff").get()
         with pytest.raises(InvalidArgument):
             await client.start("flights", "noop", {"path": "\udcff"})
 
 
 async def test_outcomes(client: AsyncClient) -> None:
     good = await client.start("flights", "noop", {"partitions": 2})
-    assert (await client.wait(good.name)).raise_for_outcome().state is OperationState.SUCCEEDED
-    bad = await client.wait((await client.start("flights", "noop", {"partitions": 1, "fail": ["0"]})).name)
+    assert (await good.result()).state is OperationState.SUCCEEDED
+    bad = await (await client.start("flights", "noop", {"partitions": 1, "fail": ["0"]})).wait()
     with pytest.raises(OperationFailed, match="job 0 was asked to fail") as failed:
         bad.raise_for_outcome()
     assert failed.value.details == {"operation": bad.name, "cause": "JOB_FAILED"}
     assert bad.duration_s == 2
     gone = await client.start("flights", "noop")
-    asked = await client.cancel(gone.name, "no longer needed")
+    asked = await gone.cancel("no longer needed")
     assert asked.cancel_requested
     assert not asked.done
     with pytest.raises(Cancelled, match=gone.name):
-        (await client.wait(gone.name)).raise_for_outcome()
+        await gone.result()
 
 
 @pytest.mark.parametrize(

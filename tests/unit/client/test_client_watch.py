@@ -10,7 +10,7 @@ import pytest
 
 from distop.client import AsyncClient, OperationState, OperationUpdate, connection
 from distop.client.connection import Connection
-from distop.client.operations import follow
+from distop.client.handles import follow
 from distop.errors import DeadlineExceeded, OperationNotFound, Unavailable
 from distop.metastore.etcd.embedded import free_port
 from distop.proto import distop_pb2 as pb
@@ -59,7 +59,7 @@ def replace_channels(client: AsyncClient) -> None:
 
 
 async def everything(client: AsyncClient, after_revision: int = 0) -> list[OperationUpdate]:
-    return [update async for update in client.watch(NAME, after_revision=after_revision)]
+    return [update async for update in client.operation(NAME).watch(after_revision=after_revision)]
 
 
 async def test_a_watch_shows_the_present_then_every_change_to_the_end() -> None:
@@ -86,7 +86,7 @@ async def test_a_coordinator_that_stops_is_replaced_in_the_middle_of_a_watch() -
     async with serving(FakeService(shared)) as b:
         async with serving(FakeService(shared)) as a:
             client = AsyncClient(f"{a},{b}")
-            watching = client.watch(NAME)
+            watching = client.operation(NAME).watch()
             seen = [(await anext(watching)).revision, (await anext(watching)).revision]
             shared.updates[NAME] = rest
         seen += [update.revision async for update in watching]
@@ -106,7 +106,7 @@ async def test_a_watch_and_a_call_go_on_when_certificates_change(monkeypatch: py
         AsyncClient(address) as client,
         AsyncClient(other) as caller,
     ):
-        watching = client.watch(NAME)
+        watching = client.operation(NAME).watch()
         assert [(await anext(watching)).revision for _ in range(2)] == [100, 101]
         following = asyncio.create_task(anext(watching))
         calling = asyncio.create_task(caller.members())
@@ -126,7 +126,7 @@ async def test_closing_a_client_ends_its_watches_and_calls_at_once() -> None:
     shared.updates[NAME].pop()
     slow = Slow(shared)
     async with serving(slow) as address, AsyncClient(address) as client:
-        watching = client.watch(NAME)
+        watching = client.operation(NAME).watch()
         assert [(await anext(watching)).revision for _ in range(2)] == [100, 101]
         left = [asyncio.create_task(anext(watching)), asyncio.create_task(client.members())]
         await slow.asked.wait()
@@ -164,7 +164,7 @@ async def test_a_watch_gives_up_when_nobody_answers_any_more() -> None:
     del shared.updates[NAME][1:]
     async with AsyncClient(f"127.0.0.1:{(port := free_port())}", timeout_s=0.5) as client:
         async with serving(FakeService(shared), port=port):
-            watching = client.watch(NAME)
+            watching = client.operation(NAME).watch()
             await anext(watching)
         begin = time.monotonic()
         with pytest.raises(Unavailable):
@@ -181,7 +181,7 @@ async def test_an_unknown_operation_ends_a_watch_at_once() -> None:
 async def test_a_watch_that_is_left_ends_its_stream() -> None:
     fake = FakeService(world(3))
     async with serving(fake) as address, AsyncClient(address) as client:
-        async with aclosing(client.watch(NAME)) as watching:
+        async with aclosing(client.operation(NAME).watch()) as watching:
             await anext(watching)
         assert await client.members() == []
 
@@ -191,4 +191,4 @@ async def test_waiting_ends_with_its_time() -> None:
     del shared.updates[NAME][1:]
     async with serving(FakeService(shared)) as address, AsyncClient(address) as client:
         with pytest.raises(DeadlineExceeded, match=r"has not ended after 0\.2 s, it is running"):
-            await client.wait(NAME, timeout_s=0.2)
+            await client.operation(NAME).wait(timeout_s=0.2)

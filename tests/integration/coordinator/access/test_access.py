@@ -56,10 +56,10 @@ async def test_what_may_not_be_seen_is_as_if_it_were_not_there(two: list[Coordin
         for name in ("a.1", "b.1", "b.2", "c.1", "d.1"):
             await root.create_table(name, nowhere())
             operation = await root.start(name, "noop", {"partitions": 0})
-            await root.wait(operation.name)
+            await root.operation(operation.name).wait()
         await root.change_grants([Grant(who="jane", role="reader", tables=("b.*", "d.1"))])
-        assert [table.name async for table in jane.list_tables(page_size=1)] == ["b.1", "b.2", "d.1"]
-        assert {operation.table async for operation in jane.list()} == {"b.1", "b.2", "d.1"}
+        assert [table.name async for table in jane.tables(page_size=1)] == ["b.1", "b.2", "d.1"]
+        assert {operation.table async for operation in jane.operations()} == {"b.1", "b.2", "d.1"}
         assert {leader.table for leader in await jane.leaders()} <= {"b.1", "b.2", "d.1"}
 
         async def failure(call: str, name: str) -> tuple[str, ...]:
@@ -82,7 +82,7 @@ async def test_what_may_not_be_seen_is_as_if_it_were_not_there(two: list[Coordin
                 await getattr(root, call)(absent)
             assert [told.value.code, str(told.value).replace("z.9", "a.1")] == seen[:2]
         with pytest.raises(errors.PermissionDenied, match="does not have the role admin"):
-            await jane.drop_table("b.1")
+            await jane.table("b.1").drop()
 
 
 async def test_a_folder_that_is_taken_does_not_say_by_whom(two: list[Coordinator]) -> None:
@@ -109,10 +109,10 @@ async def test_a_schedule_waits_for_no_table_that_its_caller_may_not_see(two: li
         told = []
         for table in ("secret.t", "secret.u"):
             with pytest.raises(errors.TableNotFound) as refused:
-                await jane.add_schedule("mine.t", "s", "noop", when=f"watermark({table}, s, p) >= 1")
+                await jane.table("mine.t").add_schedule("s", "noop", when=f"watermark({table}, s, p) >= 1")
             told.append(str(refused.value).replace(table, ""))
         assert told[0] == told[1]
-        await root.add_schedule("mine.t", "s", "noop", when="watermark(secret.t, s, p) >= 1")
+        await root.table("mine.t").add_schedule("s", "noop", when="watermark(secret.t, s, p) >= 1")
 
 
 async def test_members_do_not_say_what_else_they_do(client: LossyClient) -> None:
@@ -135,10 +135,10 @@ async def test_actions_have_the_verified_name(two: list[Coordinator]) -> None:
     async with client_of(two[0], "root", identity="mallory") as root:
         table = await root.create_table("t", nowhere())
         operation = await root.start("t", "noop", {"partitions": 0})
-        await root.pause_table("t", "a look")
+        await root.table("t").pause("a look")
         audit = [entry async for entry in root.audit("t")]
         whole = [entry async for entry in root.audit()]
-    assert (table.created_by, operation.started_by) == ("root", "root")
+    assert (table.created_by, operation.started.started_by) == ("root", "root")
     assert {entry.by for entry in audit} == {"root"}
     assert {(entry.by, entry.target) for entry in whole} >= {("root", "t"), ("--admin", "root")}
 
@@ -154,7 +154,7 @@ async def test_a_change_is_followed_by_every_coordinator(two: list[Coordinator])
 
         async def sees() -> bool:
             try:
-                return bool(await jane.get_table("t"))
+                return bool(await jane.table("t").get())
             except errors.TableNotFound:
                 return False
 
@@ -239,9 +239,9 @@ async def test_without_a_policy_everybody_may_do_everything(etcd_config: EtcdCon
             with pytest.raises(errors.PreconditionFailed, match="cannot identify callers"):
                 await anybody.change_grants([Grant(who="joe", role="admin", tables=("*",))])
             with pytest.raises(errors.Unauthenticated):
-                await stranger.get_table("t")
+                await stranger.table("t").get()
         async with client_of(known, "joe") as joe:
-            await joe.drop_table("t")
+            await joe.table("t").drop()
             with pytest.raises(errors.PreconditionFailed, match="no admin"):
                 await joe.change_grants([Grant(who="joe", role="writer", tables=("*",))])
 

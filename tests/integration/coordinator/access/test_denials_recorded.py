@@ -27,7 +27,7 @@ async def test_denials_and_verified_names_stand_in_the_trail(etcd_config: EtcdCo
         async with root, eve:
             await root.create_table("t", nowhere())
             with pytest.raises(TableNotFound):
-                await eve.pause_table("t")
+                await eve.table("t").pause()
             with pytest.raises(PermissionDenied):
                 await eve.drain("x")
             trail = [entry async for entry in root.audit()]
@@ -61,7 +61,7 @@ async def test_refusals_of_page_and_catalog_stand_there_too(etcd_config: EtcdCon
             assert (await web.post(f"{page}/sign-in", data={"token": "guess"})).status_code == 401
             assert (await web.get(spaces, headers={"authorization": "Bearer guess"})).status_code == 401
             with pytest.raises(Unauthenticated):
-                await thief.get_table("t")
+                await thief.table("t").get()
             for _ in range(20):
                 await web.post(f"{page}/sign-in", data={"token": "guess"})
             trail = [entry async for entry in root.audit()]

@@ -41,7 +41,7 @@ async def address(etcd_config: EtcdConfig, tmp_path: Path) -> AsyncIterator[str]
             for role in ROLES:
                 await root.create_table(f"{role}.t", nowhere())
                 operation = await root.start(f"{role}.t", "noop", {"partitions": 0})
-                await root.wait(operation.name)
+                await operation.wait()
         yield coordinator.address
 
 

@@ -41,7 +41,7 @@ async def ended(whole: Whole, *started: Operation) -> None:
     """Let operations run to their end."""
     async with runner(whole.store):
         for operation in started:
-            (await whole.client.wait(operation.name, timeout_s=60)).raise_for_outcome()
+            await whole.client.operation(operation.name).result(timeout_s=60)
 
 
 async def table_of(whole: Whole, *columns: str, table_format: str = "iceberg", **options: Any) -> None:
@@ -52,11 +52,11 @@ async def table_of(whole: Whole, *columns: str, table_format: str = "iceberg", *
 
 
 async def started(whole: Whole, name: str, text: str, **argument: Any) -> Operation:
-    return await whole.client.start("t", "ingest", {"paths": csv(whole, name, text), **argument})
+    return (await whole.client.start("t", "ingest", {"paths": csv(whole, name, text), **argument})).started
 
 
 async def alter(whole: Whole, *changes: dict[str, Any], **options: Any) -> Any:
-    return await whole.client.alter_table("t", changes, **options)
+    return await whole.client.table("t").alter(changes, **options)
 
 
 async def standing(whole: Whole) -> list[KeyValue]:

@@ -101,7 +101,7 @@ async def test_a_stream_does_not_last_for_ever_and_the_sdk_goes_on(etcd_config: 
             async for _ in service.operations.WatchOperation(watch):
                 pass
         async with AsyncClient(coordinator.address, timeout_s=60.0) as client:
-            following = asyncio.create_task(client.wait(str(operation)))
+            following = asyncio.create_task(client.operation(str(operation)).wait())
             await asyncio.sleep(0)
             await service.cancel(operation)
             assert (await following).state is OperationState.CANCELLED

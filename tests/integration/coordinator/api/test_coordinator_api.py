@@ -630,21 +630,21 @@ async def test_large_integers_survive_to_every_reader(sdk: AsyncClient, client: 
         return repr(sorted(value.items())) == repr(sorted(NUMBERS.items()))
 
     await sdk.create_table("u", nowhere(), options={"storage": {"config_kwargs": {"s3": NUMBERS}}})
-    assert same((await sdk.get_table("u")).options["storage"]["config_kwargs"]["s3"])
+    assert same((await sdk.table("u").get()).options["storage"]["config_kwargs"]["s3"])
     started = await sdk.start("t", "friend", NUMBERS)
     kv = await client.get(client.keyspace.operation(OperationId.parse(started.name)).arg)
     assert same(decode(kv.value, OperationArg, kv.key).argument)
     # What was asked for is shown as it was written, its keys in their order.
-    assert repr((await sdk.get(started.name)).argument) == repr(NUMBERS)
-    again = await sdk.start("t", "friend", NUMBERS, request_id=started.request_id)
+    assert repr((await started.get()).argument) == repr(NUMBERS)
+    again = await sdk.start("t", "friend", NUMBERS, run=started.started.request_id)
     assert again.name == started.name
-    await sdk.set_ordering("t", gate="closed")
-    await sdk.enqueue("t", "b", "noop", NUMBERS)
-    assert [same(batch.argument) async for batch in sdk.backlog("t")] == [True]
+    await sdk.table("t").set_ordering(gate="closed")
+    await sdk.table("t").enqueue("b", "noop", NUMBERS)
+    assert [same(batch.argument) async for batch in sdk.table("t").backlog()] == [True]
     ended = OperationId("t", "friend", 7)
     record = HistoryRecord(outcome="success", facts=NUMBERS)
     await client.put(client.keyspace.table("t").history(ended), encode(record))
-    assert same((await sdk.get(str(ended))).facts)
+    assert same((await sdk.operation(str(ended)).get()).facts)
 
 
 async def test_a_late_copy_of_its_creation_brings_no_dropped_table_back(

@@ -54,11 +54,11 @@ def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 async def test_what_is_known_is_told_and_what_is_missing(python: EtcdCatalog, sdk: AsyncClient) -> None:
     """U4"""
     python.create_table("u", SCHEMA)
-    content = await sdk.describe_table("u")
+    content = await sdk.table("u").describe()
     assert (content.table, content.columns, content.rows) == ("u", (), None)
     assert "storage of table 'u' has not answered" in content.missing
     with pytest.raises(PreconditionFailed, match="has not answered"):
-        _ = [one async for one in sdk.snapshots("u")]
+        _ = [one async for one in sdk.table("u").snapshots()]
 
 
 async def test_metadata_that_cannot_be_read_is_said_to_be_missing(
@@ -66,15 +66,15 @@ async def test_metadata_that_cannot_be_read_is_said_to_be_missing(
 ) -> None:
     """U1"""
     python.create_table("u", SCHEMA)
-    assert (await sdk.describe_table("u")).missing == ""
+    assert (await sdk.table("u").describe()).missing == ""
 
     def gone(*args: object, **options: object) -> None:
         raise FileNotFoundError("it is gone")
 
     monkeypatch.setattr(READS, gone)
-    assert "it is gone" in (await sdk.describe_table("u")).missing
+    assert "it is gone" in (await sdk.table("u").describe()).missing
     with pytest.raises(PreconditionFailed, match="it is gone"):
-        _ = [one async for one in sdk.snapshots("u")]
+        _ = [one async for one in sdk.table("u").snapshots()]
 
 
 async def test_storage_of_one_table_that_hangs_leaves_room_for_the_others(
@@ -83,13 +83,13 @@ async def test_storage_of_one_table_that_hangs_leaves_room_for_the_others(
     """U4: however many ask about it."""
     python.create_table("hangs", SCHEMA)
     python.create_table("u", SCHEMA)
-    asked = [asyncio.create_task(sdk.describe_table("hangs")) for _ in range(3 * ANSWERING_THREADS)]
+    asked = [asyncio.create_task(sdk.table("hangs").describe()) for _ in range(3 * ANSWERING_THREADS)]
     async with asyncio.timeout(60):
-        assert (await sdk.describe_table("u")).missing == ""
+        assert (await sdk.table("u").describe()).missing == ""
         told = await asyncio.gather(*asked)
     assert all("table 'hangs'" in one.missing for one in told)
     hanging.set()
-    assert (await sdk.describe_table("hangs")).missing == ""
+    assert (await sdk.table("hangs").describe()).missing == ""
 
 
 async def test_who_gets_no_turn_since_all_threads_hang_is_told_so(
@@ -101,11 +101,11 @@ async def test_who_gets_no_turn_since_all_threads_hang_is_told_so(
         python.create_table(name, SCHEMA)
     async with running(config_of(etcd_config)) as coordinator, AsyncClient(coordinator.address) as sdk:
         async with asyncio.timeout(60):
-            while "for its turn" not in (found := await sdk.describe_table("t")).missing:
-                await asyncio.gather(*(sdk.describe_table(name) for name in tables for _ in range(4)))
+            while "for its turn" not in (found := await sdk.table("t").describe()).missing:
+                await asyncio.gather(*(sdk.table(name).describe() for name in tables for _ in range(4)))
             assert found.table == "t"
         async with Service(coordinator.address) as service:
             with pytest.raises(Busy, match="have not ended"), raising():
                 await service.tables.ListSnapshots(pb.ListSnapshotsRequest(table="t"), timeout=10)
         hanging.set()
-        await eventually(lambda: sdk.describe_table("t"), holds=lambda told: not told.missing)
+        await eventually(lambda: sdk.table("t").describe(), holds=lambda told: not told.missing)

@@ -34,13 +34,13 @@ async def test_no_operation_and_no_listing_takes_a_view_for_a_table(
     ):
         with pytest.raises(TableExists, match="the name of a view"):
             await client.create_table("v", str(tmp_path / "elsewhere"))
-        for call in (client.start("v", "noop", {}), client.drop_table("v"), client.pause_table("v")):
+        for call in (client.start("v", "noop", {}), client.table("v").drop(), client.table("v").pause()):
             with pytest.raises(TableNotFound):
                 await call
-        assert [one async for one in client.list_tables()] == []
+        assert [one async for one in client.tables()] == []
         python.drop_view("default.v")
         await client.create_table("v", str(tmp_path / "elsewhere"))
-        assert [one.name async for one in client.list_tables()] == ["v"]
+        assert [one.name async for one in client.tables()] == ["v"]
 
 
 async def test_the_doctor_knows_the_claims_of_views(

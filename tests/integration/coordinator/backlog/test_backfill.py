@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from distop.cli.main import app
-from distop.client import AsyncClient, Backfill, Enqueued, OperationFailed, batch_range
+from distop.client import AsyncClient, AsyncTableHandle, Backfill, Enqueued, OperationFailed, batch_range
 from distop.errors import BatchDiffers, BatchLate, Cancelled, DistopError, PreconditionFailed
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.operations.retention import forget_batches
@@ -34,33 +34,33 @@ NAMED = {"letters": "{{ batch }} "}
 async def finished(sdk: AsyncClient, batches: Sequence[str]) -> Backfill:
     """The last progress."""
     async with asyncio.timeout(60):
-        return [progress async for progress in sdk.watch_backfill("t", batches)][-1]
+        return [progress async for progress in sdk.table("t").watch_backfill(batches)][-1]
 
 
 async def applied(sdk: AsyncClient) -> list[str]:
     """The batches in the order in which they were applied."""
-    return (await sdk.watermarks("t"))["letters"]["string"].split()
+    return (await sdk.table("t").watermarks())["letters"]["string"].split()
 
 
 async def queue(sdk: AsyncClient, *batches: str) -> None:
     for batch in batches:
-        await sdk.enqueue("t", batch, "letters", {"letters": f"{batch} "})
+        await sdk.table("t").enqueue(batch, "letters", {"letters": f"{batch} "})
 
 
 async def test_history_is_applied_before_increments_and_only_once(sdk: AsyncClient) -> None:
-    await sdk.set_ordering("t", gate="closed", together=20)
+    await sdk.table("t").set_ordering(gate="closed", together=20)
     await queue(sdk, *FEBRUARY)
-    first = await sdk.backfill("t", JANUARY, "letters", NAMED)
+    first = await sdk.table("t").backfill(JANUARY, "letters", NAMED)
     assert (first.queued, first.waiting, first.gate, first.done) == (31, 31, "closed", False)
-    again = await sdk.backfill("t", JANUARY[::-1], "letters", NAMED)
+    again = await sdk.table("t").backfill(JANUARY[::-1], "letters", NAMED)
     assert (again.queued, again.waiting) == (0, 31)
-    await sdk.open_gate("t")
+    await sdk.table("t").open_gate()
     assert (await finished(sdk, FEBRUARY)).applied == 2
     assert await applied(sdk) == [*JANUARY, *FEBRUARY]
-    done = await sdk.backfill("t", JANUARY, "letters", NAMED, retry_failed=True, hold=True)
+    done = await sdk.table("t").backfill(JANUARY, "letters", NAMED, retry_failed=True, hold=True)
     assert (done.queued, done.applied, done.done, done.gate) == (0, 31, True, "open")
     assert done.raise_for_outcome() is done
-    more = await sdk.backfill("t", batch_range("2024-02-01", "2024-02-04"), "letters", NAMED)
+    more = await sdk.table("t").backfill(batch_range("2024-02-01", "2024-02-04"), "letters", NAMED)
     assert (more.queued, more.batches) == (2, 4)
 
 
@@ -75,7 +75,7 @@ async def test_a_killed_backfill_is_passed_by_nothing_and_goes_on(
     ):
         words += ["--arg", "letters={{ batch }} ", "--address", coordinator.address, "-o", "json"]
         await sdk.create_table("t", nowhere())
-        await sdk.set_ordering("t", together=20)
+        await sdk.table("t").set_ordering(together=20)
         command = await asyncio.create_subprocess_exec(
             sys.executable, "-P", "-m", "distop.cli", *words, env=dict(os.environ), stdout=PIPE, stderr=PIPE
         )
@@ -87,7 +87,7 @@ async def test_a_killed_backfill_is_passed_by_nothing_and_goes_on(
         command.send_signal(signal.SIGKILL)
         assert await command.wait() == -signal.SIGKILL
         await queue(sdk, "101")
-        half = await sdk.backfill_progress("t", batch_range("001", "100", "1"))
+        half = await sdk.table("t").backfill_progress(batch_range("001", "100", "1"))
         assert half.gate == "closed"
         assert 0 < half.absent < 100
         done = await asyncio.to_thread(CliRunner().invoke, app, [*words, "--wait"])
@@ -102,21 +102,21 @@ async def test_a_backfill_opens_no_gate_that_another_has_closed_meanwhile(
     sdk: AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has slept. All is queued, and the gate stays as it is; run again, the backfill holds it itself."""
-    enqueue = sdk.enqueue
+    enqueue = AsyncTableHandle.enqueue
 
-    async def sleeping(table: str, batch: str, *args: Any, **options: Any) -> Enqueued:
+    async def sleeping(table: AsyncTableHandle, batch: str, *args: Any, **options: Any) -> Enqueued:
         if batch == JANUARY[-1]:
-            await sdk.set_ordering("t", gate="closed")
+            await sdk.table("t").set_ordering(gate="closed")
         return await enqueue(table, batch, *args, **options)
 
-    monkeypatch.setattr(sdk, "enqueue", sleeping)
+    monkeypatch.setattr(AsyncTableHandle, "enqueue", sleeping)
     with pytest.raises(PreconditionFailed, match="closed by another request meanwhile") as refused:
-        await sdk.backfill("t", JANUARY, "letters", NAMED, hold=True)
+        await sdk.table("t").backfill(JANUARY, "letters", NAMED, hold=True)
     assert "distop backlog open t" in refused.value.hint
-    progress = await sdk.backfill_progress("t", JANUARY)
+    progress = await sdk.table("t").backfill_progress(JANUARY)
     assert (progress.waiting, progress.gate) == (31, "closed")
     monkeypatch.undo()
-    again = await sdk.backfill("t", JANUARY, "letters", NAMED, hold=True)
+    again = await sdk.table("t").backfill(JANUARY, "letters", NAMED, hold=True)
     assert (again.queued, again.gate) == (0, "open")
 
 
@@ -124,18 +124,18 @@ async def test_a_backfill_says_which_batch_waits_for_approval(etcd_config: EtcdC
     """Also when all are applied: the next one would wait."""
     async with running(config_of(etcd_config)) as coordinator, AsyncClient(coordinator.address) as sdk:
         await sdk.create_table("t", nowhere())
-        await sdk.set_ordering("t", validation=True)
+        await sdk.table("t").set_ordering(validation=True)
         words = ["backfill", "t", "--from", FEBRUARY[0], "--to", FEBRUARY[-1], "--type", "letters"]
         words += ["--arg", "letters={{ batch }} ", "--wait", "--address", coordinator.address]
         command = asyncio.create_task(asyncio.to_thread(CliRunner().invoke, app, words))
         for batch in FEBRUARY:
 
             async def awaited(batch: str = batch) -> bool:
-                return (await sdk.backfill_progress("t", FEBRUARY)).awaiting == batch
+                return (await sdk.table("t").backfill_progress(FEBRUARY)).awaiting == batch
 
             assert await eventually(awaited)
             if batch != FEBRUARY[-1]:
-                await sdk.approve("t", batch)
+                await sdk.table("t").approve_batch(batch)
         done = await command
         assert f"batch {batch} waits for approval; distop backlog approve t {batch}" in done.output
         assert done.exit_code == 0
@@ -148,36 +148,36 @@ async def test_history_that_comes_too_late_is_refused_before_anything_is_queued(
     await queue(sdk, *FEBRUARY)
     await finished(sdk, FEBRUARY)
     with pytest.raises(BatchLate, match="31 batches from '2024-01-01' on") as refused:
-        await sdk.backfill("t", JANUARY, "letters", NAMED)
+        await sdk.table("t").backfill(JANUARY, "letters", NAMED)
     assert "distop backlog set t --late apply" in refused.value.hint
-    assert (await sdk.backfill_progress("t", JANUARY)).absent == 31
-    await sdk.set_ordering("t", late="apply")
-    await sdk.backfill("t", JANUARY, "letters", NAMED)
+    assert (await sdk.table("t").backfill_progress(JANUARY)).absent == 31
+    await sdk.table("t").set_ordering(late="apply")
+    await sdk.table("t").backfill(JANUARY, "letters", NAMED)
     await finished(sdk, JANUARY)
     assert await applied(sdk) == [*FEBRUARY, *JANUARY]
     # What the table has forgotten may have been applied.
-    await sdk.set_ordering("t", remember=1)
+    await sdk.table("t").set_ordering(remember=1)
     assert await forget_batches(client, client.keyspace.table("t")) == 32
     with pytest.raises(BatchLate, match="not remembered"):
-        await sdk.backfill("t", JANUARY, "letters", NAMED)
-    assert (await sdk.backfill_progress("t", JANUARY)).forgotten == 31
+        await sdk.table("t").backfill(JANUARY, "letters", NAMED)
+    assert (await sdk.table("t").backfill_progress(JANUARY)).forgotten == 31
 
 
 async def test_what_failed_is_named_and_what_waits_is_taken_out(sdk: AsyncClient) -> None:
     """With the exit code of an operation that has failed."""
-    await sdk.backfill("t", ["a", "b!", "c", "d"], "letters", NAMED)
+    await sdk.table("t").backfill(["a", "b!", "c", "d"], "letters", NAMED)
     blocked = await finished(sdk, ["a", "b!", "c", "d"])
     assert (blocked.applied, blocked.waiting, blocked.done) == (1, 3, False)
     with pytest.raises(OperationFailed, match="no letter") as failed:
         blocked.raise_for_outcome()
     assert (failed.value.details["batch"], failed.value.details["cause"]) == ("b!", "INVALID_ARGUMENT")
     with pytest.raises(BatchDiffers) as differs:
-        await sdk.backfill("t", ["b!", "c"], "letters", {"letters": "other {{ batch }}"})
+        await sdk.table("t").backfill(["b!", "c"], "letters", {"letters": "other {{ batch }}"})
     assert "--cancel" in differs.value.hint
-    await sdk.backfill("t", ["a", "b!", "c", "d"], "letters", NAMED, retry_failed=True)
+    await sdk.table("t").backfill(["a", "b!", "c", "d"], "letters", NAMED, retry_failed=True)
     blocked = await finished(sdk, ["a", "b!", "c", "d"])
     assert blocked.blocked is not None
-    left = await sdk.cancel_backfill("t", ["a", "b!", "c"])
+    left = await sdk.table("t").cancel_backfill(["a", "b!", "c"])
     assert (left.applied, left.absent, left.blocked) == (1, 2, None)
     with pytest.raises(Cancelled, match="2 batches"):
         left.raise_for_outcome()
@@ -191,12 +191,12 @@ async def test_what_may_be_in_the_table_is_not_retried(sdk: AsyncClient) -> None
     await queue(sdk, "k")
     await eventually(lambda: is_blocked(sdk))
     with pytest.raises(PreconditionFailed, match="'k' of table 't' is not retried"):
-        await sdk.backfill("t", ["k", "n"], "letters", NAMED, retry_failed=True)
-    assert [batch.name async for batch in sdk.backlog("t")] == ["k"], "nothing was queued"
+        await sdk.table("t").backfill(["k", "n"], "letters", NAMED, retry_failed=True)
+    assert [batch.name async for batch in sdk.table("t").backlog()] == ["k"], "nothing was queued"
 
 
 async def is_blocked(sdk: AsyncClient) -> bool:
-    return (await sdk.ordering("t")).blocked is not None
+    return (await sdk.table("t").ordering()).blocked is not None
 
 
 async def test_a_backfill_of_what_is_not_there_is_refused_with_a_stable_code(sdk: AsyncClient) -> None:
@@ -204,21 +204,21 @@ async def test_a_backfill_of_what_is_not_there_is_refused_with_a_stable_code(sdk
 
     async def refused(code: str, table: str, type: str, argument: dict[str, Any]) -> None:
         with pytest.raises(DistopError) as error:
-            await sdk.backfill(table, JANUARY, type, argument)
+            await sdk.table(table).backfill(JANUARY, type, argument)
         assert error.value.code == code, error.value
 
     await refused("TABLE_NOT_FOUND", "missing", "letters", NAMED)
     await refused("UNKNOWN_OPERATION_TYPE", "t", "no_such_type", NAMED)
     await refused("INVALID_ARGUMENT", "t", "letters", {"letters": "{{ day }}"})
     await refused("INVALID_ARGUMENT", "t", "letters", {"letters": "all the same"})
-    assert [batch async for batch in sdk.backlog("t")] == []
+    assert [batch async for batch in sdk.table("t").backlog()] == []
 
 
 async def test_a_range_of_the_backlog_is_listed_page_by_page(sdk: AsyncClient) -> None:
-    await sdk.set_ordering("t", gate="closed")
+    await sdk.table("t").set_ordering(gate="closed")
     await queue(sdk, "a", "b", "b1", "c", "d")
-    listed = sdk.backlog("t", first="b", last="c", page_size=2)
+    listed = sdk.table("t").backlog(first="b", last="c", page_size=2)
     assert [batch.name async for batch in listed] == ["b", "b1", "c"]
-    assert [batch async for batch in sdk.backlog("t", first="c", last="b")] == []
+    assert [batch async for batch in sdk.table("t").backlog(first="c", last="b")] == []
     with pytest.raises(DistopError, match="unordered"):
-        [batch async for batch in sdk.backlog("t", ordered=False, first="b")]
+        [batch async for batch in sdk.table("t").backlog(ordered=False, first="b")]

@@ -18,40 +18,40 @@ from support.waiting import eventually
 
 
 async def names(sdk: AsyncClient, page_size: int = 2) -> list[str]:
-    return [batch.name async for batch in sdk.backlog("t", page_size=page_size)]
+    return [batch.name async for batch in sdk.table("t").backlog(page_size=page_size)]
 
 
 async def test_batches_of_any_name_are_listed_page_by_page(sdk: AsyncClient) -> None:
     """B6, U3: also of names that a table could not have."""
-    await sdk.set_ordering("t", gate="closed")
+    await sdk.table("t").set_ordering(gate="closed")
     batches = ["_1", "_2", "a" * 500, "b" * 512]
     for batch in batches:
-        await sdk.enqueue("t", batch, "noop", {"partitions": 0})
+        await sdk.table("t").enqueue(batch, "noop", {"partitions": 0})
     assert await names(sdk, page_size=1) == batches
 
 
 async def test_whoever_may_look_sees_no_secret(sdk: AsyncClient) -> None:
     """S5."""
-    await sdk.set_ordering("t", gate="closed")
-    await sdk.enqueue("t", "a", "noop", {"partitions": 0, "password": "hunter2"})
-    [batch] = [batch async for batch in sdk.backlog("t")]
+    await sdk.table("t").set_ordering(gate="closed")
+    await sdk.table("t").enqueue("a", "noop", {"partitions": 0, "password": "hunter2"})
+    [batch] = [batch async for batch in sdk.table("t").backlog()]
     assert (batch.argument["partitions"], batch.argument["password"]) == (0, MASK)
 
 
 async def test_a_blocked_table_says_why_and_both_decisions_work(sdk: AsyncClient) -> None:
     """B8, U2: and the trail says who decided."""
-    await sdk.enqueue("t", "a", "noop", {"partitions": -1})
+    await sdk.table("t").enqueue("a", "noop", {"partitions": -1})
 
     async def blocked() -> tuple[str, str] | None:
-        block = (await sdk.ordering("t")).blocked
+        block = (await sdk.table("t").ordering()).blocked
         return (block.batch, block.error.code) if block is not None else None
 
     assert await eventually(blocked) == ("a", "INVALID_ARGUMENT")
     with pytest.raises(PreconditionFailed, match="by 'a'"):
-        await sdk.skip_batch("t", "b")
-    await sdk.retry_batch("t", "a")
+        await sdk.table("t").skip_batch("b")
+    await sdk.table("t").retry_batch("a")
     assert await eventually(blocked)
-    await sdk.skip_batch("t", "a", "not worth it")
+    await sdk.table("t").skip_batch("a", "not worth it")
     assert await names(sdk) == []
     trail = [(entry.action, entry.target, entry.by) async for entry in sdk.audit("t")]
     assert trail[:2] == [("backlog-skip", "a", sdk.identity), ("backlog-retry", "a", sdk.identity)]
@@ -67,14 +67,14 @@ async def test_bad_input_is_refused_with_a_stable_code(sdk: AsyncClient) -> None
         ("t", "a", "no_such_type"): (UnknownOperationType, "no_such_type"),
         ("t", "a", "per_object"): (InvalidArgument, "once per object"),
     }
-    for given, (error, says) in bad.items():
+    for (table, batch, type), (error, says) in bad.items():
         with pytest.raises(error, match=says):
-            await sdk.enqueue(*given)
+            await sdk.table(table).enqueue(batch, type)
     for setting in ({"late": "perhaps"}, {"together": 1000}):
         with pytest.raises(InvalidArgument):
-            await sdk.set_ordering("t", **setting)
+            await sdk.table("t").set_ordering(**setting)
     assert await names(sdk) == []
-    await sdk.set_ordering("t", gate="closed")
-    await sdk.enqueue("t", "a", "noop", {"partitions": 0})
+    await sdk.table("t").set_ordering(gate="closed")
+    await sdk.table("t").enqueue("a", "noop", {"partitions": 0})
     with pytest.raises(AlreadyExists):
-        await sdk.enqueue("t", "a", "noop", {"partitions": 1})
+        await sdk.table("t").enqueue("a", "noop", {"partitions": 1})

@@ -29,29 +29,29 @@ class Yard:
     sdk: AsyncClient
 
     async def put(self, batch: str, kind: str = "friend", republish: bool = False, **argument: object) -> str:
-        answer = await self.sdk.enqueue(
-            "t", batch, kind, argument or {"partitions": 0}, ordered=False, republish=republish
+        answer = await self.sdk.table("t").enqueue(
+            batch, kind, argument or {"partitions": 0}, ordered=False, republish=republish
         )
         return answer.became
 
     async def done(self) -> dict[str, str]:
-        listed = self.sdk.backlog("t", applied=True, ordered=False)
+        listed = self.sdk.table("t").backlog(applied=True, ordered=False)
         return {batch.name: batch.state async for batch in listed}
 
     async def left(self) -> dict[str, str]:
-        return {batch.name: batch.state async for batch in self.sdk.backlog("t", ordered=False)}
+        return {batch.name: batch.state async for batch in self.sdk.table("t").backlog(ordered=False)}
 
     async def has_done(self, **batches: str) -> bool:
         return await self.done() == batches and not await self.left()
 
     async def has_failed(self, *batches: str) -> bool:
-        return {block.batch for block in (await self.sdk.ordering("t")).failed} == set(batches)
+        return {block.batch for block in (await self.sdk.table("t").ordering()).failed} == set(batches)
 
     async def runs(self, *batches: str) -> bool:
         return await self.left() == dict.fromkeys(batches, "running")
 
     async def operation(self, batch: str) -> str:
-        return {one.name: one.operation async for one in self.sdk.backlog("t", ordered=False)}[batch]
+        return {one.name: one.operation async for one in self.sdk.table("t").backlog(ordered=False)}[batch]
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def yard(sdk: AsyncClient) -> Yard:
 
 async def test_they_are_applied_at_once_and_once(yard: Yard) -> None:
     """B13, B1: neither gate nor approval holds them; names are whatever they are."""
-    await yard.sdk.set_ordering("t", gate="closed", validation=True)
+    await yard.sdk.table("t").set_ordering(gate="closed", validation=True)
     names = ["2024/02", "b.arg", "a.state", "é"]
     for name in names:
         assert await yard.put(name) == "queued"
@@ -71,7 +71,7 @@ async def test_they_are_applied_at_once_and_once(yard: Yard) -> None:
         assert await yard.put(name, partitions=0, more=1) == "already applied"
     assert await yard.put("é", republish=True) == "queued"
     assert await eventually(lambda: yard.has_done(**dict.fromkeys(names, "applied")))
-    assert len([one async for one in yard.sdk.list("t")]) == 5
+    assert len([one async for one in yard.sdk.operations("t")]) == 5
 
 
 async def test_one_that_is_applied_keeps_no_other_and_its_content(yard: Yard, client: EtcdClient) -> None:
@@ -83,7 +83,7 @@ async def test_one_that_is_applied_keeps_no_other_and_its_content(yard: Yard, cl
     with pytest.raises(BatchDiffers, match="being applied"):
         await yard.put("a", "per_object", partitions=2)
     with pytest.raises(PreconditionFailed, match="distop cancel t/per_object/"):
-        await yard.sdk.take_back("t", "a")
+        await yard.sdk.table("t").remove_batch("a")
     for name in "ab":
         assert await mark(client, OperationId.parse(await yard.operation(name)), "0")
     assert await eventually(lambda: yard.has_done(a="applied", b="applied"))
@@ -95,12 +95,12 @@ async def test_one_that_can_start_is_not_hidden_by_many_that_cannot(
     """B9, B13: nor when it is tried again. The others start when nothing is in their way any more."""
     monkeypatch.setattr(reading, "MAX_TOGETHER", 5)
     await yard.sdk.start("t", "appending", {"partitions": 1})
-    await yard.sdk.pause_table("t")
+    await yard.sdk.table("t").pause()
     others = [f"a{number}" for number in range(12)]
     for name in others:
         await yard.put(name, "replacing")
     await yard.put("z", "reading", partitions=1)
-    await yard.sdk.resume_table("t")
+    await yard.sdk.table("t").resume()
 
     async def last_runs(attempt: int) -> bool:
         runs = await yard.left() == {**dict.fromkeys(others, "waiting"), "z": "running"}
@@ -122,20 +122,20 @@ async def test_one_that_fails_for_good_is_told_and_decided_about(yard: Yard) -> 
     assert await eventually(lambda: yard.has_failed("a", "b", "c"))
     await eventually(yard.left, holds=lambda found: found == {"a": "failed", "b": "failed", "c": "failed"})
     assert await yard.done() == {"z": "applied"}
-    said = (await yard.sdk.explain("t")).sentence
+    said = (await yard.sdk.table("t").why()).sentence
     assert "batch a has failed, and 2 other batches: INVALID_ARGUMENT: no letter: !" in said
     assert "distop backlog retry|skip t a" in said
     found = [one for one in (await yard.sdk.diagnose("t")).findings if one.code == "BATCH_FAILED"]
     assert [one.sentence.split()[1] for one in found] == ["'a'", "'b'", "'c'"]
     assert await yard.put("a", "letters", letters="!") == "failed before"
-    await yard.sdk.skip_batch("t", "a")
-    await yard.sdk.retry_batch("t", "b")
+    await yard.sdk.table("t").skip_batch("a")
+    await yard.sdk.table("t").retry_batch("b")
     assert await yard.put("c", "letters", letters="c") == "queued"
     assert await eventually(lambda: yard.has_failed("b"))
-    await yard.sdk.take_back("t", "b")
+    await yard.sdk.table("t").remove_batch("b")
     assert await eventually(lambda: yard.has_done(a="skipped", c="applied", z="applied"))
     assert await yard.put("a", "letters", letters="!") == "skipped before"
-    assert not (await yard.sdk.ordering("t")).failed
+    assert not (await yard.sdk.table("t").ordering()).failed
 
 
 async def test_what_may_pass_is_tried_again_and_counted_across_leaders(
@@ -153,12 +153,12 @@ async def test_what_may_pass_is_tried_again_and_counted_across_leaders(
             await eventually(partial(client.get, state), holds=lambda kv: kv.exists)
             assert await mark(client, operation, "0", error="the disk is away", code="JOB_CRASHED")
             if attempt < 3:
-                assert (await sdk.wait(str(operation), timeout_s=30)).state is OperationState.FAILED
+                assert (await sdk.operation(str(operation)).wait(timeout_s=30)).state is OperationState.FAILED
                 continue
             assert await eventually(partial(yard.has_failed, "a"))
-            [batch] = [one async for one in sdk.backlog("t", ordered=False)]
+            [batch] = [one async for one in sdk.table("t").backlog(ordered=False)]
             assert (batch.attempts, batch.state) == (3, "failed")
-            [block] = (await sdk.ordering("t")).failed
+            [block] = (await sdk.table("t").ordering()).failed
             assert (block.error.code, block.operation) == ("JOB_FAILED", "t/friend/3")
 
 
@@ -166,10 +166,10 @@ async def test_a_cancelled_one_waits_for_a_decision(yard: Yard, client: EtcdClie
     """B8, O19."""
     await yard.put("a", partitions=1)
     assert await eventually(lambda: yard.runs("a"))
-    await yard.sdk.cancel("t/friend/1")
+    await yard.sdk.operation("t/friend/1").cancel()
     assert await eventually(lambda: yard.has_failed("a"))
-    assert (await yard.sdk.get("t/friend/1")).state is OperationState.CANCELLED
-    await yard.sdk.retry_batch("t", "a")
+    assert (await yard.sdk.operation("t/friend/1").get()).state is OperationState.CANCELLED
+    await yard.sdk.table("t").retry_batch("a")
     assert await eventually(lambda: yard.runs("a"))
     assert await mark(client, OperationId("t", "friend", 2), "0")
     assert await eventually(lambda: yard.has_done(a="applied"))
@@ -177,7 +177,7 @@ async def test_a_cancelled_one_waits_for_a_decision(yard: Yard, client: EtcdClie
 
 async def test_one_whose_operation_was_removed_is_found_by_the_doctor(yard: Yard, client: EtcdClient) -> None:
     """U1, B10."""
-    await yard.sdk.pause_table("t")
+    await yard.sdk.table("t").pause()
     await yard.put("a")
     keys = client.keyspace.table("t")
     waits = await client.get(keys.unordered("waiting", "a"))
@@ -187,13 +187,13 @@ async def test_one_whose_operation_was_removed_is_found_by_the_doctor(yard: Yard
     found = {one.code for one in (await yard.sdk.diagnose("t")).findings}
     assert "BATCH_WITHOUT_FLIGHT" in found
     await yard.sdk.diagnose("t", fix=True)
-    await yard.sdk.resume_table("t")
+    await yard.sdk.table("t").resume()
     assert await eventually(lambda: yard.has_done(a="applied"))
 
 
 async def test_those_applied_last_are_remembered(yard: Yard, client: EtcdClient) -> None:
     """B13, B15: whatever they are called."""
-    await yard.sdk.set_ordering("t", remember=2)
+    await yard.sdk.table("t").set_ordering(remember=2)
     applied = dict[str, str]()
     for name in ("z", "y", "a"):
         applied[name] = "applied"
@@ -205,26 +205,26 @@ async def test_those_applied_last_are_remembered(yard: Yard, client: EtcdClient)
 
 async def test_a_batch_that_waits_is_taken_back_and_one_that_is_done_is_listed(yard: Yard) -> None:
     """B1, B15: in order or without."""
-    await yard.sdk.set_ordering("t", gate="closed")
+    await yard.sdk.table("t").set_ordering(gate="closed")
     for name in ("a", "b"):
-        await yard.sdk.enqueue("t", name, "noop", {"partitions": 0})
-    await yard.sdk.take_back("t", "a", "published by mistake")
-    assert [batch.name async for batch in yard.sdk.backlog("t")] == ["b"]
+        await yard.sdk.table("t").enqueue(name, "noop", {"partitions": 0})
+    await yard.sdk.table("t").remove_batch("a", "published by mistake")
+    assert [batch.name async for batch in yard.sdk.table("t").backlog()] == ["b"]
     with pytest.raises(NotFound):
-        await yard.sdk.take_back("t", "a")
-    await yard.sdk.open_gate("t")
+        await yard.sdk.table("t").remove_batch("a")
+    await yard.sdk.table("t").open_gate()
 
     async def applied() -> list[str]:
-        return [batch.name async for batch in yard.sdk.backlog("t", applied=True) if batch.finished_at]
+        return [batch.name async for batch in yard.sdk.table("t").backlog(applied=True) if batch.finished_at]
 
     assert await eventually(applied, holds=lambda names: names == ["b"])
     with pytest.raises(NotFound):
-        await yard.sdk.take_back("t", "b")
+        await yard.sdk.table("t").remove_batch("b")
     # One that blocks the table goes, and with it what it blocked.
-    await yard.sdk.enqueue("t", "c", "noop", {"partitions": -1})
-    await yard.sdk.enqueue("t", "d", "noop", {"partitions": 0})
-    await eventually(lambda: yard.sdk.ordering("t"), holds=lambda found: found.blocked)
-    await yard.sdk.take_back("t", "c")
+    await yard.sdk.table("t").enqueue("c", "noop", {"partitions": -1})
+    await yard.sdk.table("t").enqueue("d", "noop", {"partitions": 0})
+    await eventually(lambda: yard.sdk.table("t").ordering(), holds=lambda found: found.blocked)
+    await yard.sdk.table("t").remove_batch("c")
     assert await eventually(applied, holds=lambda names: names == ["b", "d"])
     assert [entry.target async for entry in yard.sdk.audit("t") if entry.action == "backlog-remove"] == [
         "c",

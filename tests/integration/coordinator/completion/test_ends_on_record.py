@@ -28,11 +28,11 @@ async def test_entries_of_operations_say_how_they_ended(etcd_config: EtcdConfig,
             standing = await anext(sdk.audit("t"))
             assert (standing.target, standing.outcome) == (begun.name, "")
             if what == "cancelled":
-                await sdk.cancel(begun.name)
+                await begun.cancel()
             else:
                 error = "full" if what == "failed" else ""
                 await mark(client, OperationId.parse(begun.name), "0", error=error)
-            ended = await sdk.wait(begun.name)
+            ended = await begun.wait()
             told[begun.name] = (what, ended.error.code if ended.error else "")
         starts = [entry async for entry in sdk.audit("t") if entry.action == "start"]
         assert {entry.target: (entry.outcome, entry.error_code) for entry in starts} == told

@@ -34,7 +34,7 @@ async def taken(client: LossyClient, operation: OperationId, member: str, lease_
 
 async def told(address: str, operation: OperationId) -> list[Event]:
     async with AsyncClient(address) as sdk:
-        return list((await sdk.get(str(operation), events=True)).events)
+        return list((await sdk.operation(str(operation)).get(events=True)).events)
 
 
 async def written(client: LossyClient, operation: OperationId, text: bytes) -> bool:

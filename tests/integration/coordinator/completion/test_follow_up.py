@@ -45,26 +45,26 @@ async def test_a_success_starts_what_follows_and_so_on(sdk: AsyncClient, client:
     """O23: named in the facts, in the trail, and in what follows; options and partitions are its own."""
     last = FollowUp(type="noop", argument={"partitions": 0})
     second = FollowUp(type="seer", partitions=["x", "y"], options={"max_job_attempts": 7}, then=last)
-    first = await sdk.start("t", "noop", {"partitions": 1}, then=second, request_id="r")
-    again = await sdk.start("t", "noop", {"partitions": 1}, then=second, request_id="r")
+    first = await sdk.start("t", "noop", {"partitions": 1}, then=second, run="r")
+    again = await sdk.start("t", "noop", {"partitions": 1}, then=second, run="r")
     assert again.name == first.name
     with pytest.raises(RequestIdReused):
-        await sdk.start("t", "noop", {"partitions": 1}, then=last, request_id="r")
+        await sdk.start("t", "noop", {"partitions": 1}, then=last, run="r")
     assert await started(client, "seer") == 0
     await mark(client, OperationId.parse(first.name), "0")
-    ended = await sdk.wait(first.name)
+    ended = await first.wait()
     assert (ended.state, ended.facts) == (OperationState.SUCCEEDED, {"followUp": "t/seer/1"})
 
-    following = await sdk.get("t/seer/1")
+    following = await sdk.operation("t/seer/1").get()
     assert (following.state, following.follows) == (OperationState.RUNNING, first.name)
-    assert following.started_by == first.started_by
+    assert following.started_by == first.started.started_by
     arg = await arg_of(client, following.name)
     assert (arg.partitions, arg.options) == (["x", "y"], OperationOptions(max_job_attempts=7))
-    assert (await sdk.get_table("t")).running == ("t/seer/1",)
+    assert (await sdk.table("t").get()).running == ("t/seer/1",)
     for name in ("x", "y"):
         await mark(client, OperationId("t", "seer", 1), name)
-    assert (await sdk.wait("t/seer/1")).facts == {"followUp": "t/noop/2"}
-    assert (await sdk.wait("t/noop/2")).follows == "t/seer/1"
+    assert (await sdk.operation("t/seer/1").wait()).facts == {"followUp": "t/noop/2"}
+    assert (await sdk.operation("t/noop/2").wait()).follows == "t/seer/1"
     trail = [(entry.action, entry.target, entry.reason) async for entry in sdk.audit("t")]
     assert trail[:2] == [("start", "t/noop/2", "follows t/seer/1"), ("start", "t/seer/1", "follows t/noop/1")]
 
@@ -74,10 +74,10 @@ async def test_nothing_follows_a_failure_or_a_cancellation(sdk: AsyncClient, cli
     then = FollowUp(type="noop")
     failed = await sdk.start("t", "friend", {"partitions": 1}, then=then)
     await mark(client, OperationId.parse(failed.name), "0", error="full")
-    assert (await sdk.wait(failed.name)).state is OperationState.FAILED
+    assert (await failed.wait()).state is OperationState.FAILED
     cancelled = await sdk.start("t", "friend", {"partitions": 1}, then=then)
-    await sdk.cancel(cancelled.name)
-    assert (await sdk.wait(cancelled.name)).state is OperationState.CANCELLED
+    await cancelled.cancel()
+    assert (await cancelled.wait()).state is OperationState.CANCELLED
     assert await started(client, "noop") == 0
 
 
@@ -94,11 +94,11 @@ async def test_what_cannot_be_started_does_not_hold_the_first_one_up(
 ) -> None:
     """O23: the facts say why; nothing of it is in etcd."""
     first = await sdk.start("t", "noop", {"partitions": 0}, then=then)
-    ended = await sdk.wait(first.name)
+    ended = await first.wait()
     assert ended.state is OperationState.SUCCEEDED
     assert ended.facts["followUpError"].startswith(said)
     assert await started(client, then.type) == 0
-    assert (await sdk.get_table("t")).running == ()
+    assert (await sdk.table("t").get()).running == ()
 
 
 async def test_what_follows_on_a_table_that_was_paused_meanwhile_is_held(
@@ -109,17 +109,17 @@ async def test_what_follows_on_a_table_that_was_paused_meanwhile_is_held(
 
     async def pauses(*given: Any) -> Any:
         if given[2].then is not None:
-            await sdk.pause_table("t")
+            await sdk.table("t").pause()
         return await prepare(*given)
 
     monkeypatch.setattr(FollowUps, "prepare", pauses)
     argument = {"partitions": 0, "log": str(tmp_path / "log")}
     first = await sdk.start("t", "hooked", argument, then=FollowUp(type="noop", partitions=["x"]))
-    assert (await sdk.wait(first.name)).facts == {"followUp": "t/noop/1"}
+    assert (await first.wait()).facts == {"followUp": "t/noop/1"}
     keys = client.keyspace.operation(OperationId.parse("t/noop/1"))
     async with LeaseSession(client, 10) as session:
         assert await take_runner(client, keys, RunnerRecord(member="m"), session.lease_id) is None
-        await sdk.resume_table("t")
+        await sdk.table("t").resume()
         assert await take_runner(client, keys, RunnerRecord(member="m"), session.lease_id) is not None
 
 
@@ -127,7 +127,7 @@ async def test_what_follows_is_shown_what_else_is_active(sdk: AsyncClient, clien
     """O23, P13: an operation that removes files must know those that write some."""
     other = await sdk.start("t", "appending", {"partitions": 1})
     first = await sdk.start("t", "reading", {"partitions": 0}, then=FollowUp(type="onlooker"))
-    assert (await sdk.wait(first.name)).facts == {"followUp": "t/onlooker/1"}
+    assert (await first.wait()).facts == {"followUp": "t/onlooker/1"}
     assert other.name in (await arg_of(client, "t/onlooker/1")).argument["active"]
 
 
@@ -135,7 +135,7 @@ async def test_an_operation_in_the_way_is_named(sdk: AsyncClient) -> None:
     """O2, O23: an operation that is compatible with the first one may be incompatible with its follow-up."""
     await sdk.start("t", "friendly", {"partitions": 1})
     first = await sdk.start("t", "friend", {"partitions": 0}, then=FollowUp(type="seer"))
-    error = (await sdk.wait(first.name)).facts["followUpError"]
+    error = (await first.wait()).facts["followUpError"]
     assert error.startswith("INCOMPATIBLE_OPERATION: seer cannot start while t/friendly/1 is running")
 
 

@@ -244,7 +244,7 @@ async def test_who_waits_for_an_operation_hears_that_it_is_parked(
         await sdk.create_table("t", str(tmp_path))
         argument = {"log": str(tmp_path / "log"), "raises": 2 * ATTEMPTS}
         started = await sdk.start("t", "hooked", argument)
-        waiting = asyncio.create_task(sdk.wait(started.name, timeout_s=60.0))
+        waiting = asyncio.create_task(started.wait(timeout_s=60.0))
         watching = asyncio.create_task(distop("watch", started.name))
         assert await mark(client, OperationId.parse(started.name), "0")
         with pytest.raises(OperationParked, match="after 2 failed attempts: CRASHED: RuntimeError: not yet"):

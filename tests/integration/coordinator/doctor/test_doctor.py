@@ -686,7 +686,7 @@ async def test_files_of_nobody_are_told_by_a_deep_look_only(files: Practice, ing
 async def test_parts_of_an_index_are_nobodys_litter(files: Practice, served: Whole) -> None:
     """P13: no snapshot refers to them; also once their operation has left the history."""
     operation = await served.client.start("t", "build_index", {"column": "id"})
-    (await served.client.wait(operation.name, timeout_s=90)).raise_for_outcome()
+    await operation.result(timeout_s=90)
     await served.at_rest()
     assert await files.examine(deep=True) == []
     history = files.table.history(OperationId.parse(operation.name))
@@ -727,8 +727,8 @@ async def test_a_busy_system_that_is_well_gives_no_finding(
                     "t", "ingest", {"paths": [str(source)], "source": f"s{number}"}
                 )
                 if number % 5 == 4:
-                    await service.client.cancel(operation.name)
-                await service.client.wait(operation.name)
+                    await operation.cancel()
+                await operation.wait()
                 if stop.is_set():
                     return
 
@@ -736,7 +736,7 @@ async def test_a_busy_system_that_is_well_gives_no_finding(
             for number in range(1000):
                 argument = {"partitions": 1500} if number % 2 else {"partitions": 20, "fail": ["3"]}
                 operation = await service.client.start("u", "noop", argument)
-                await service.client.wait(operation.name)
+                await operation.wait()
                 if stop.is_set():
                     return
 

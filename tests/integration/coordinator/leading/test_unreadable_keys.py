@@ -90,14 +90,14 @@ async def test_what_cannot_be_read_harms_nobody_else(service: Whole, client: Los
         async with runner(client):
             await plant(client)
             await client.lease_revoke(dying._session.lease_id)
-            assert (await sdk.wait(held.name, timeout_s=60)).state is OperationState.SUCCEEDED
+            assert (await held.wait(timeout_s=60)).state is OperationState.SUCCEEDED
             assert (await service.run("noop", "other")).state is OperationState.SUCCEEDED
             async with running(config_of(service.etcd)) as later, AsyncClient(later.address) as other:
                 await other.create_table("third", nowhere())
                 async with runner(client):
                     assert (await service.run("noop", "third")).state is OperationState.SUCCEEDED
             (folder / "release").touch()
-    async with aclosing(sdk.list_tables()) as listed:
+    async with aclosing(sdk.tables()) as listed:
         assert {table.name async for table in listed} >= {"t", "other", "third"}
     assert [member.role for member in await sdk.members()] == ["coordinator"]
     assert await sdk.leaders() is not None

@@ -71,7 +71,7 @@ def codes(found: Sequence[Reported], *, fixed: bool = True) -> list[str]:
 
 async def until_applied(service: Whole, table: str = "t", *, ordered: bool = True) -> None:
     async def none_left() -> bool:
-        return not [one async for one in service.client.backlog(table, ordered=ordered)]
+        return not [one async for one in service.client.table(table).backlog(ordered=ordered)]
 
     await eventually(none_left, 90)
 
@@ -85,7 +85,7 @@ async def test_batches_that_were_applied_since_are_not_applied_again(
     async def publish(service: Whole, number: int) -> str:
         source = write_csv(tmp_path / f"s{number}", "a.csv", number * 10, 10)
         asked = {"paths": [str(source)]}
-        answer = await service.client.enqueue("t", f"b{number}", "ingest", asked, ordered=ordered)
+        answer = await service.client.table("t").enqueue(f"b{number}", "ingest", asked, ordered=ordered)
         return answer.became.replace("_", " ")
 
     async with serving(etcd_config, tmp_path, client, table="iceberg") as service:
@@ -93,11 +93,11 @@ async def test_batches_that_were_applied_since_are_not_applied_again(
             await publish(service, 0)
             await until_applied(service, ordered=ordered)
             await service.at_rest()
-        await service.client.pause_table("t")
+        await service.client.table("t").pause()
         for number in (1, 2):
             await publish(service, number)
         saved = await backed_up(client)
-        await service.client.resume_table("t")
+        await service.client.table("t").resume()
         async with runner(client):
             await publish(service, 3)
             await until_applied(service, ordered=ordered)
@@ -108,8 +108,8 @@ async def test_batches_that_were_applied_since_are_not_applied_again(
     assert codes(await mended(client)) == ["HEAD_BEHIND_FILES"]
     assert await mended(client) == []
     async with serving(etcd_config, tmp_path, client) as service, runner(client):
-        await service.client.resume_table("t")
-        assert [(await service.client.batch("t", f"b{number}")).rows for number in range(4)] == [10] * 4
+        await service.client.table("t").resume()
+        assert [(await service.client.table("t").batch(f"b{number}")).rows for number in range(4)] == [10] * 4
         assert [await publish(service, number) for number in range(5)] == [*["already applied"] * 4, "queued"]
         await until_applied(service, ordered=ordered)
         assert service.ids() == list(range(50))
@@ -124,20 +124,22 @@ async def test_a_staged_batch_is_published_once_and_not_without_its_approval(
 
     async def publish(service: Whole, number: int) -> None:
         asked = {"paths": [str(write_csv(tmp_path / f"s{number}", "a.csv", number * 10, 10))]}
-        await service.client.enqueue("t", f"b{number}", "ingest", asked)
+        await service.client.table("t").enqueue(f"b{number}", "ingest", asked)
 
     async def awaiting(service: Whole, batch: str) -> str:
         ordering = await eventually(
-            lambda: service.client.ordering("t"), holds=lambda now: now.awaiting == batch
+            lambda: service.client.table("t").ordering(), holds=lambda now: now.awaiting == batch
         )
         assert ordering.staged is not None
         return ordering.staged.branch
 
     async with serving(etcd_config, tmp_path, client, table="iceberg") as service:
-        await service.client.set_ordering("t", before=True)
+        await service.client.table("t").set_ordering(before=True)
         await publish(service, 0)
         if moment == "being staged":
-            await eventually(lambda: service.client.ordering("t"), holds=lambda now: bool(now.running))
+            await eventually(
+                lambda: service.client.table("t").ordering(), holds=lambda now: bool(now.running)
+            )
             saved = await backed_up(client)
         async with runner(client):
             branch = await awaiting(service, "b0")
@@ -145,7 +147,7 @@ async def test_a_staged_batch_is_published_once_and_not_without_its_approval(
             await service.at_rest()
             if moment == "staged":
                 saved = await backed_up(client)
-                await service.client.approve("t", "b0")
+                await service.client.table("t").approve_batch("b0")
                 await awaiting(service, "b1")
             await service.at_rest()
     await put_back(client, saved)
@@ -155,11 +157,11 @@ async def test_a_staged_batch_is_published_once_and_not_without_its_approval(
         if moment == "being staged":
             assert await awaiting(service, "b0") == branch
             assert service.ids() == []
-            await service.client.approve("t", "b0", branch=branch)
+            await service.client.table("t").approve_batch("b0", branch=branch)
             await publish(service, 1)
         await awaiting(service, "b1")
         assert service.ids() == list(range(10))
-        await service.client.approve("t", "b1")
+        await service.client.table("t").approve_batch("b1")
         await until_applied(service)
         assert service.ids() == list(range(20))
         assert len(await service.ingested()) == 2
@@ -171,18 +173,18 @@ async def test_an_operation_of_the_backup_that_has_published_since_ends_as_it_di
     """Its caller repeats the request id and gets the result; watermarks keep their values."""
     source = write_csv(tmp_path / "s", "a.csv", 0, 10)
     async with serving(etcd_config, tmp_path, client, table="iceberg") as service:
-        started = await service.client.start("t", "ingest", {"paths": [str(source)]}, request_id="r")
+        started = await service.client.start("t", "ingest", {"paths": [str(source)]}, run="r")
         saved = await backed_up(client)
         async with runner(client):
-            (await service.client.wait(started.name, timeout_s=30)).raise_for_outcome()
-            marks = await service.client.watermarks("t")
+            await started.result(timeout_s=30)
+            marks = await service.client.table("t").watermarks()
             await service.at_rest()
     await put_back(client, saved)
     assert codes(await mended(client)) == ["HEAD_BEHIND_FILES"]
     async with serving(etcd_config, tmp_path, client) as service, runner(client):
-        again = await service.client.start("t", "ingest", {"paths": [str(source)]}, request_id="r")
-        assert (again.name, again.done) == (started.name, True)
-        assert await service.client.watermarks("t") == marks
+        again = await service.client.start("t", "ingest", {"paths": [str(source)]}, run="r")
+        assert (again.name, again.started.done) == (started.name, True)
+        assert await service.client.table("t").watermarks() == marks
         assert service.ids() == list(range(10))
         await service.at_rest()
         assert await service.findings(deep=True) == []
@@ -198,15 +200,15 @@ async def test_an_operation_of_the_backup_that_has_published_nothing_is_given_up
     source = write_csv(tmp_path / "s", "a.csv", 0, 10)
     asked = {"paths": [str(source)]}
     async with serving(etcd_config, tmp_path, client, table="iceberg") as service:
-        started = await service.client.start("t", "ingest", asked, request_id="r")
+        started = await service.client.start("t", "ingest", asked, run="r")
         saved = await backed_up(client)
     await put_back(client, saved)
     assert codes(await mended(client)) == ["OPERATION_BEFORE_RESTORE"]
     async with serving(etcd_config, tmp_path, client) as service, runner(client):
-        ended = await service.client.wait(started.name, timeout_s=30)
+        ended = await started.wait(timeout_s=30)
         assert (ended.error and ended.error.code) == "ETCD_RESTORED"
-        again = await service.client.start("t", "ingest", asked, request_id="r")
-        (await service.client.wait(again.name, timeout_s=30)).raise_for_outcome()
+        again = await service.client.start("t", "ingest", asked, run="r")
+        await again.result(timeout_s=30)
         assert (again.name, service.ids()) == ("t/ingest/2", list(range(10)))
 
 
@@ -228,7 +230,7 @@ async def test_tables_whose_files_tell_no_watermarks_are_paused(
     async with serving(etcd_config, tmp_path, client) as service, runner(client):
         with pytest.raises(TablePaused):
             await service.ingest(sources[2])
-        await service.client.resume_table("t")
+        await service.client.table("t").resume()
         after = await service.ingest(sources[2])
         assert after.name == ("t/ingest/3" if kind == "delta" else "t/ingest/2")
 

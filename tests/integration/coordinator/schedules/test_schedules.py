@@ -31,24 +31,24 @@ NOTHING = {"partitions": 0}
 
 async def test_a_schedule_is_added_paused_resumed_and_removed(sdk: AsyncClient, client: LossyClient) -> None:
     """U2, S6: with who did what in the audit trail."""
-    added = await sdk.add_schedule("t", "b", "noop", NOTHING, cron=" 30  3 1 1 * ")
+    added = await sdk.table("t").add_schedule("b", "noop", NOTHING, cron=" 30  3 1 1 * ")
     assert (added.cron, added.argument, added.started, added.last_at) == (YEARLY, NOTHING, 0, None)
     assert added.next_at is not None
     assert (added.next_at.month, added.next_at.day, added.next_at.hour) == (1, 1, 3)
-    await sdk.add_schedule("t", "a", "compact", when="small_files>200")
-    whens = {one.name: one.when for one in await sdk.schedules("t")}
+    await sdk.table("t").add_schedule("a", "compact", when="small_files>200")
+    whens = {one.name: one.when for one in await sdk.table("t").schedules()}
     assert whens == {"a": "small_files > 200", "b": ""}
-    paused = await sdk.pause_schedule("t", "b", "holidays")
+    paused = await sdk.table("t").pause_schedule("b", "holidays")
     assert paused.pause is not None
     assert (paused.pause.reason, paused.next_at) == ("holidays", None)
-    assert (await sdk.pause_schedule("t", "b", "again")).pause == paused.pause
-    resumed = await sdk.resume_schedule("t", "b")
+    assert (await sdk.table("t").pause_schedule("b", "again")).pause == paused.pause
+    resumed = await sdk.table("t").resume_schedule("b")
     assert (resumed.pause, resumed.next_at) == (None, added.next_at)
-    await sdk.remove_schedule("t", "a")
+    await sdk.table("t").remove_schedule("a")
     with pytest.raises(ScheduleNotFound):
-        await sdk.remove_schedule("t", "a")
-    await sdk.remove_schedule("t", "b", "not needed")
-    assert await sdk.schedules("t") == []
+        await sdk.table("t").remove_schedule("a")
+    await sdk.table("t").remove_schedule("b", "not needed")
+    assert await sdk.table("t").schedules() == []
     trail = [(entry.action, entry.target, entry.reason) async for entry in sdk.audit("t")]
     assert trail[:5] == [
         ("remove-schedule", "b", "not needed"),
@@ -62,9 +62,9 @@ async def test_a_schedule_is_added_paused_resumed_and_removed(sdk: AsyncClient, 
 
 async def test_an_unreadable_schedule_is_listed_as_such(sdk: AsyncClient, client: LossyClient) -> None:
     """U2: a record of a newer version, as may exist during an upgrade; the other schedules are shown."""
-    await sdk.add_schedule("t", "b", "noop", NOTHING, cron=YEARLY)
+    await sdk.table("t").add_schedule("b", "noop", NOTHING, cron=YEARLY)
     await client.put(client.keyspace.table("t").schedule("a"), b'{"version": 99}')
-    newer, known = await sdk.schedules("t")
+    newer, known = await sdk.table("t").schedules()
     assert (newer.name, newer.type, known.name, known.cron) == ("a", "", "b", YEARLY)
     assert newer.skip is not None
     assert (newer.skip.code, known.skip) == ("CORRUPT_RECORD", None)
@@ -79,15 +79,15 @@ async def of_another_release(client: LossyClient, name: str) -> None:
 async def test_a_schedule_of_unknown_times_can_be_removed(sdk: AsyncClient, client: LossyClient) -> None:
     """U1: what is known of it is shown, and why there is no next time."""
     for name in ("a", "b"):
-        await sdk.add_schedule("t", name, "noop", NOTHING, cron=YEARLY)
+        await sdk.table("t").add_schedule(name, "noop", NOTHING, cron=YEARLY)
     await of_another_release(client, "a")
-    unknown, known = await sdk.schedules("t")
+    unknown, known = await sdk.table("t").schedules()
     assert (unknown.cron, unknown.next_at, unknown.skipped_at) == ("@daily 1 2 3 4", None, None)
     assert unknown.skip is not None
     assert (unknown.skip.code, known.skip) == ("CORRUPT_RECORD", None)
-    assert (await sdk.pause_schedule("t", "a")).pause is not None
-    await sdk.remove_schedule("t", "a")
-    assert [one.name for one in await sdk.schedules("t")] == ["b"]
+    assert (await sdk.table("t").pause_schedule("a")).pause is not None
+    await sdk.table("t").remove_schedule("a")
+    assert [one.name for one in await sdk.table("t").schedules()] == ["b"]
 
 
 async def test_nonsense_is_refused_and_leaves_nothing(sdk: AsyncClient, client: LossyClient) -> None:
@@ -97,7 +97,7 @@ async def test_nonsense_is_refused_and_leaves_nothing(sdk: AsyncClient, client: 
 
     async def refused(code: str, table: str = "t", name: str = "n", kind: str = "noop", **given: Any) -> None:
         with pytest.raises(DistopError) as error:
-            await sdk.add_schedule(table, name, kind, **({"cron": YEARLY} | given))
+            await sdk.table(table).add_schedule(name, kind, **{"cron": YEARLY} | given)
         assert error.value.code == code, error.value
 
     await refused("TABLE_NOT_FOUND", table="no")
@@ -122,9 +122,9 @@ async def test_nonsense_is_refused_and_leaves_nothing(sdk: AsyncClient, client: 
     await refused("PRECONDITION_FAILED", table="f", cron="", when="data_files > 3")
     await refused("ARGUMENT_TOO_LARGE", argument={"x": "y" * MAX_SCHEDULE_BYTES})
     with pytest.raises(TableNotFound):
-        await sdk.schedules("no")
+        await sdk.table("no").schedules()
     with pytest.raises(ScheduleNotFound):
-        await sdk.pause_schedule("t", "no")
+        await sdk.table("t").pause_schedule("no")
     after = (await client.scan(client.keyspace.prefix, keys_only=True)).kvs
     assert [kv.key for kv in after] == [kv.key for kv in before]
 
@@ -141,42 +141,42 @@ async def test_an_id_of_another_request_is_no_repeat(sdk: AsyncClient) -> None:
     for _ in range(2):
         await add("a")
     await add("b")
-    assert [one.name for one in await sdk.schedules("t")] == ["a", "b"]
+    assert [one.name for one in await sdk.table("t").schedules()] == ["a", "b"]
     with pytest.raises(ScheduleExists):
         await add("b", '{"partitions": 1}')
     for action in ("pause", "pause", "resume"):
         await asked("ControlSchedule", "a", action=action)
-    assert [one.pause for one in await sdk.schedules("t")] == [None, None]
+    assert [one.pause for one in await sdk.table("t").schedules()] == [None, None]
     for _ in range(2):
         await asked("ControlSchedule", "a", action="remove")
-    assert [one.name for one in await sdk.schedules("t")] == ["b"]
+    assert [one.name for one in await sdk.table("t").schedules()] == ["b"]
 
 
 async def test_whoever_may_look_sees_no_secret(sdk: AsyncClient) -> None:
     """S5."""
     asked = {"partitions": 0, "password": "hunter2"}
-    added = await sdk.add_schedule("t", "a", "noop", asked, cron=YEARLY)
-    (listed,) = await sdk.schedules("t")
+    added = await sdk.table("t").add_schedule("a", "noop", asked, cron=YEARLY)
+    (listed,) = await sdk.table("t").schedules()
     assert added.argument == listed.argument
     assert (listed.argument["partitions"], listed.argument["password"]) == (0, MASK)
 
 
 async def test_a_table_has_so_many_and_no_more(sdk: AsyncClient) -> None:
     for number in range(MAX_SCHEDULES):
-        await sdk.add_schedule("t", f"s{number}", "noop", cron=YEARLY)
+        await sdk.table("t").add_schedule(f"s{number}", "noop", cron=YEARLY)
     with pytest.raises(DistopError, match="the limit") as error:
-        await sdk.add_schedule("t", "another", "noop", cron=YEARLY)
+        await sdk.table("t").add_schedule("another", "noop", cron=YEARLY)
     assert error.value.code == "PRECONDITION_FAILED"
     with pytest.raises(ScheduleExists):
-        await sdk.add_schedule("t", "s7", "noop", cron=YEARLY)
-    await sdk.remove_schedule("t", "s7")
-    await sdk.add_schedule("t", "another", "noop", cron=YEARLY)
-    assert len(await sdk.schedules("t")) == MAX_SCHEDULES
+        await sdk.table("t").add_schedule("s7", "noop", cron=YEARLY)
+    await sdk.table("t").remove_schedule("s7")
+    await sdk.table("t").add_schedule("another", "noop", cron=YEARLY)
+    assert len(await sdk.table("t").schedules()) == MAX_SCHEDULES
 
 
 async def test_what_was_missed_is_made_up_for_once(sdk: AsyncClient, client: LossyClient) -> None:
     """Two years have passed."""
-    await sdk.add_schedule("t", "s", "noop", NOTHING, cron=YEARLY)
+    await sdk.table("t").add_schedule("s", "noop", NOTHING, cron=YEARLY)
     await backdate(client, "s")
 
     async def made_up() -> bool:
@@ -184,8 +184,8 @@ async def test_what_was_missed_is_made_up_for_once(sdk: AsyncClient, client: Los
 
     assert await eventually(made_up)
     [operation] = await operations(client)
-    assert (await sdk.wait(operation)).state is OperationState.SUCCEEDED
-    [shown] = await sdk.schedules("t")
+    assert (await sdk.operation(operation).wait()).state is OperationState.SUCCEEDED
+    [shown] = await sdk.table("t").schedules()
     assert (shown.operation, shown.skipped, shown.skip) == (operation, 0, None)
     assert shown.last_at is not None
     assert shown.next_at is not None
@@ -193,17 +193,17 @@ async def test_what_was_missed_is_made_up_for_once(sdk: AsyncClient, client: Los
     assert (shown.last_at.month, shown.last_at.day, shown.last_at.hour) == (1, 1, 3)
     trail = [entry async for entry in sdk.audit("t") if entry.action == "start"]
     assert [(entry.target, entry.reason) for entry in trail] == [(operation, "schedule s")]
-    assert (await sdk.get(operation)).started_by == sdk.identity
+    assert (await sdk.operation(operation).get()).started_by == sdk.identity
 
 
 async def test_what_is_in_the_way_is_told_and_counted(sdk: AsyncClient, client: LossyClient) -> None:
     """The previous operation, another one, a pause, and an invalid argument."""
-    await sdk.add_schedule("t", "s", "noop", {"partitions": 1}, cron=YEARLY)
+    await sdk.table("t").add_schedule("s", "noop", {"partitions": 1}, cron=YEARLY)
 
     async def skipped(count: int, code: str, message: str) -> None:
         await backdate(client, "s")
-        await eventually(lambda: sdk.schedules("t"), holds=lambda found: found[0].skipped == count)
-        [shown] = await sdk.schedules("t")
+        await eventually(lambda: sdk.table("t").schedules(), holds=lambda found: found[0].skipped == count)
+        [shown] = await sdk.table("t").schedules()
         assert shown.skip is not None
         assert shown.skipped_at is not None
         assert (shown.skip.code, message in shown.skip.message) == (code, True), shown.skip
@@ -212,16 +212,16 @@ async def test_what_is_in_the_way_is_told_and_counted(sdk: AsyncClient, client: 
     assert await eventually(lambda: operations(client)) == ["t/noop/1"]
     await skipped(1, "INCOMPATIBLE_OPERATION", "its last operation, t/noop/1, is running")
     await mark(client, OperationId.parse("t/noop/1"), "0")
-    await sdk.wait("t/noop/1")
+    await sdk.operation("t/noop/1").wait()
     other = await sdk.start("t", "friend", {"partitions": 1})
     await skipped(2, "INCOMPATIBLE_OPERATION", f"{other.name} is running")
-    await sdk.cancel(other.name)
-    await sdk.wait(other.name)
-    await sdk.pause_table("t", "new disks")
+    await other.cancel()
+    await other.wait()
+    await sdk.table("t").pause("new disks")
     await skipped(3, "TABLE_PAUSED", "new disks")
-    await sdk.resume_table("t")
-    await sdk.remove_schedule("t", "s")
-    await sdk.add_schedule("t", "s", "noop", {"partitions": "many"}, cron=YEARLY)
+    await sdk.table("t").resume()
+    await sdk.table("t").remove_schedule("s")
+    await sdk.table("t").add_schedule("s", "noop", {"partitions": "many"}, cron=YEARLY)
     await skipped(1, "INVALID_ARGUMENT", "partitions")
     assert await eventually(lambda: at_rest(client))
     assert await operations(client) == ["t/friend/1", "t/noop/1"]
@@ -233,28 +233,28 @@ async def test_a_skipped_time_is_made_up_for_by_command(sdk: AsyncClient, client
     local = at.astimezone(ZoneInfo("Asia/Kolkata"))
     cron, tick = f"{local:%M %H %d %m} *", f"{local:%Y-%m-%dT%H:%M}"
     asked = {"partitions": 1, "day": "{{ tick | date('%d') }}"}
-    await sdk.add_schedule("t", "s", "friend", asked, cron=cron, timezone="Asia/Kolkata")
-    await sdk.pause_table("t", "new disks")
+    await sdk.table("t").add_schedule("s", "friend", asked, cron=cron, timezone="Asia/Kolkata")
+    await sdk.table("t").pause("new disks")
     await backdate(client, "s", anew=False)
     await eventually(lambda: schedule(client, "s"), holds=lambda found: found.skipped == 1)
     with pytest.raises(TablePaused):
-        await sdk.run_schedule("t", "s", tick)
-    await sdk.resume_table("t")
-    started = await sdk.run_schedule("t", "s", tick)
-    assert (started.name, started.found) == ("t/friend/1", False)
-    assert started.argument["day"] == f"{local:%d}"
-    again = await sdk.run_schedule("t", "s", at)
-    assert (again.name, again.found) == ("t/friend/1", True)
-    await sdk.cancel("t/friend/1")
-    await sdk.wait("t/friend/1")
-    retried = await sdk.run_schedule("t", "s", at)
-    assert (retried.name, retried.retry_of) == ("t/friend/2", "t/friend/1")
+        await sdk.table("t").run_schedule("s", tick)
+    await sdk.table("t").resume()
+    started = await sdk.table("t").run_schedule("s", tick)
+    assert (started.name, started.started.found) == ("t/friend/1", False)
+    assert started.started.argument["day"] == f"{local:%d}"
+    again = await sdk.table("t").run_schedule("s", at)
+    assert (again.name, again.started.found) == ("t/friend/1", True)
+    await sdk.operation("t/friend/1").cancel()
+    await sdk.operation("t/friend/1").wait()
+    retried = await sdk.table("t").run_schedule("s", at)
+    assert (retried.name, retried.started.retry_of) == ("t/friend/2", "t/friend/1")
     await mark(client, OperationId.parse("t/friend/2"), "0")
-    await sdk.wait("t/friend/2")
+    await sdk.operation("t/friend/2").wait()
     # Also by the schedule: its clock may have been set back.
     await backdate(client, "s", anew=False)
     await eventually(lambda: schedule(client, "s"), holds=lambda found: found.skipped == 2)
-    [shown] = await sdk.schedules("t")
+    [shown] = await sdk.table("t").schedules()
     assert shown.skip is not None
     assert (shown.skip.code, "t/friend/2" in shown.skip.message) == ("REQUEST_ID_REUSED", True)
     trail = [entry async for entry in sdk.audit("t") if entry.action == "start"]
@@ -267,13 +267,13 @@ async def test_a_skipped_time_is_made_up_for_by_command(sdk: AsyncClient, client
 async def test_only_a_time_that_has_passed_is_made_up_for(sdk: AsyncClient) -> None:
     """U3."""
     await sdk.create_table("x", nowhere())
-    await sdk.add_schedule("t", "s", "noop", NOTHING, cron="0 * * * *")
-    await sdk.add_schedule("t", "c", "noop", NOTHING, when="watermark(x, s, p) >= 1")
+    await sdk.table("t").add_schedule("s", "noop", NOTHING, cron="0 * * * *")
+    await sdk.table("t").add_schedule("c", "noop", NOTHING, when="watermark(x, s, p) >= 1")
     hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
 
     async def refused(code: str, name: str, tick: datetime | str) -> None:
         with pytest.raises(DistopError) as error:
-            await sdk.run_schedule("t", name, tick)
+            await sdk.table("t").run_schedule(name, tick)
         assert error.value.code == code, error.value
 
     await refused("SCHEDULE_NOT_FOUND", "no", hour)
@@ -289,17 +289,17 @@ async def test_only_a_time_that_has_passed_is_made_up_for(sdk: AsyncClient) -> N
 
 
 async def test_what_is_paused_starts_nothing_then_or_later(sdk: AsyncClient, client: LossyClient) -> None:
-    await sdk.add_schedule("t", "s", "noop", NOTHING, cron=YEARLY)
-    await sdk.add_schedule("t", "other", "noop", NOTHING, cron=YEARLY)
-    await sdk.pause_schedule("t", "s")
+    await sdk.table("t").add_schedule("s", "noop", NOTHING, cron=YEARLY)
+    await sdk.table("t").add_schedule("other", "noop", NOTHING, cron=YEARLY)
+    await sdk.table("t").pause_schedule("s")
     await backdate(client, "s")
     await backdate(client, "other")
     await eventually(lambda: schedule(client, "other"), holds=lambda found: found.started == 1)
-    await sdk.resume_schedule("t", "s")
+    await sdk.table("t").resume_schedule("s")
     assert await eventually(lambda: at_rest(client))
     assert (await schedule(client, "s")).started == 0
-    await sdk.pause_schedule("t", "other")
-    resumed = await sdk.resume_schedule("t", "other")
+    await sdk.table("t").pause_schedule("other")
+    resumed = await sdk.table("t").resume_schedule("other")
     assert resumed.last_at is not None, "what was decided last, not when it was resumed"
     assert (resumed.last_at.month, resumed.last_at.day, resumed.last_at.hour) == (1, 1, 3)
 
@@ -313,8 +313,8 @@ async def test_a_table_whose_schedules_rest_has_no_leader(
         AsyncClient(coordinator.address, timeout_s=60) as sdk,
     ):
         await sdk.create_table("t", nowhere())
-        await sdk.add_schedule("t", "s", "noop", NOTHING, cron=YEARLY)
-        await sdk.add_schedule("t", "c", "noop", NOTHING, when="data_files > 3")
+        await sdk.table("t").add_schedule("s", "noop", NOTHING, cron=YEARLY)
+        await sdk.table("t").add_schedule("c", "noop", NOTHING, when="data_files > 3")
 
         async def is_left_alone() -> bool:
             return await at_rest(client) and not await leader_of(client, "t")
@@ -335,7 +335,7 @@ async def test_tables_with_one_time_are_looked_at_a_few_at_once(
     async with running(config_of(etcd_config)) as first, AsyncClient(first.address, timeout_s=60) as sdk:
         for table in tables:
             await sdk.create_table(table, nowhere())
-            await sdk.add_schedule(table, "s", "noop", NOTHING, cron=YEARLY)
+            await sdk.table(table).add_schedule("s", "noop", NOTHING, cron=YEARLY)
         # Half of the tables are the other's as soon as it comes.
         async with running(config_of(etcd_config)):
             for table in tables:
@@ -361,7 +361,7 @@ async def test_a_condition_is_looked_at_when_the_head_has_moved(
     """Any program may move it, here one of pyiceberg. Once for each head; after incompatible operations."""
     python.create_namespace_if_not_exists("default")
     table = python.create_table("default.c", SCHEMA)
-    await sdk.add_schedule("c", "s", "noop", NOTHING, when="data_files > 2")
+    await sdk.table("c").add_schedule("s", "noop", NOTHING, when="data_files > 2")
     table.append(ids(0, 3))
     table.append(ids(3, 3))
 
@@ -372,13 +372,13 @@ async def test_a_condition_is_looked_at_when_the_head_has_moved(
 
     assert await eventually(looked)
     assert await operations(client, "c") == []
-    await sdk.pause_table("c", "a moment")
+    await sdk.table("c").pause("a moment")
     table.append(ids(6, 3))
     await eventually(lambda: schedule(client, "s", "c"), holds=lambda one: one.skipped == 1)
-    await sdk.resume_table("c")
+    await sdk.table("c").resume()
     done = await eventually(lambda: schedule(client, "s", "c"), holds=lambda one: one.started == 1)
     assert done.skipped == 1
-    await sdk.wait("c/noop/1")
+    await sdk.operation("c/noop/1").wait()
     table.append(ids(9, 3))
 
     async def again() -> bool:
@@ -393,8 +393,8 @@ async def test_a_table_follows_the_watermarks_of_another(
 ) -> None:
     """What it waits for is shown; no leader is needed for the wait."""
     await sdk.create_table("x", nowhere())
-    await sdk.add_schedule(
-        "t", "s", "noop", NOTHING, cron=YEARLY, when="watermark(x, s, p) >= {{ tick | date }}"
+    await sdk.table("t").add_schedule(
+        "s", "noop", NOTHING, cron=YEARLY, when="watermark(x, s, p) >= {{ tick | date }}"
     )
     await backdate(client, "s")
 
@@ -403,22 +403,22 @@ async def test_a_table_follows_the_watermarks_of_another(
         return agenda.marks == {"x": 0} and await at_rest(client)
 
     assert await eventually(waits)
-    [shown] = await sdk.schedules("t")
+    [shown] = await sdk.table("t").schedules()
     assert (shown.cron, shown.when) == (YEARLY, "watermark(x, s, p) >= {{ tick | date }}")
     assert shown.next_at is not None
     assert shown.next_at < datetime.now(UTC), "the time that waits"
-    await sdk.set_watermark("x", "s", "p", "2999-01-01")
+    await sdk.table("x").set_watermark("s", "p", "2999-01-01")
     await eventually(lambda: schedule(client, "s"), holds=lambda found: found.started == 1)
     assert await operations(client) == ["t/noop/1"]
 
 
 async def test_a_schedule_of_unknown_times_holds_up_nothing(sdk: AsyncClient, client: LossyClient) -> None:
     """U1: such as one of another release. The other schedules of the table start, and its operations end."""
-    await sdk.add_schedule("t", "known", "noop", NOTHING, cron=YEARLY)
-    await sdk.add_schedule("t", "unknown", "noop", NOTHING, cron=YEARLY)
+    await sdk.table("t").add_schedule("known", "noop", NOTHING, cron=YEARLY)
+    await sdk.table("t").add_schedule("unknown", "noop", NOTHING, cron=YEARLY)
     await of_another_release(client, "unknown")
     await backdate(client, "known")
     assert await eventually(lambda: operations(client))
     operation = await sdk.start("t", "noop", {"partitions": 1}, queue=True)
     await mark_all(client, OperationId.parse(operation.name), ["0"])
-    assert (await sdk.wait(operation.name, timeout_s=60)).state is OperationState.SUCCEEDED
+    assert (await operation.wait(timeout_s=60)).state is OperationState.SUCCEEDED

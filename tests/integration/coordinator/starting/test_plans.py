@@ -49,7 +49,7 @@ def slow(tmp_path: Path) -> Slow:
 
 
 async def count(sdk: AsyncClient) -> str | None:
-    return (await sdk.watermarks("t")).get("tally", {}).get("count")
+    return (await sdk.table("t").watermarks()).get("tally", {}).get("count")
 
 
 async def test_what_ends_while_an_operation_is_planned_is_part_of_its_plan(
@@ -59,9 +59,9 @@ async def test_what_ends_while_an_operation_is_planned_is_part_of_its_plan(
     first = asyncio.create_task(sdk.start("t", "tally", slow.argument))
     await slow.is_planned()
     second = await sdk.start("t", "tally")
-    assert (await sdk.wait(second.name)).state is OperationState.SUCCEEDED
+    assert (await second.wait()).state is OperationState.SUCCEEDED
     slow.let_go()
-    ended = await sdk.wait((await first).name)
+    ended = await sdk.operation((await first).name).wait()
     assert (ended.state, ended.error) == (OperationState.SUCCEEDED, None)
     assert slow.seen == [0, 1]
     assert await count(sdk) == "2"
@@ -73,11 +73,11 @@ async def test_many_that_share_a_watermark_are_all_applied(sdk: AsyncClient) -> 
     async def one(number: int) -> OperationState:
         while True:
             try:
-                started = await sdk.start("t", "tally", request_id=f"r{number}")
+                started = await sdk.start("t", "tally", run=f"r{number}")
             except IncompatibleOperation:
                 await asyncio.sleep(0)
             else:
-                return (await sdk.wait(started.name)).state
+                return (await started.wait()).state
 
     assert set(await asyncio.gather(*(one(number) for number in range(8)))) == {OperationState.SUCCEEDED}
     assert await count(sdk) == "8"
@@ -87,20 +87,20 @@ async def test_a_batch_is_planned_on_what_has_ended_meanwhile(
     sdk: AsyncClient, slow: Slow, client: EtcdClient
 ) -> None:
     """B8: and does not block its table by the commit of another operation."""
-    await sdk.enqueue("t", "b", "tally", slow.argument)
+    await sdk.table("t").enqueue("b", "tally", slow.argument)
     await slow.is_planned()
     other = await sdk.start("t", "tally")
-    assert (await sdk.wait(other.name)).state is OperationState.SUCCEEDED
+    assert (await other.wait()).state is OperationState.SUCCEEDED
     slow.let_go()
     assert await eventually(lambda: _is_applied(sdk, "2"))
     assert slow.seen == [0, 1]
     assert ordering_of(await client.get(client.keyspace.table("t").ordering)).last == "b"
-    ended = [operation async for operation in sdk.list("t")]
+    ended = [operation async for operation in sdk.operations("t")]
     assert {operation.state for operation in ended} == {OperationState.SUCCEEDED}
 
 
 async def _is_applied(sdk: AsyncClient, wanted: str) -> bool:
-    return await count(sdk) == wanted and not [batch async for batch in sdk.backlog("t")]
+    return await count(sdk) == wanted and not [batch async for batch in sdk.table("t").backlog()]
 
 
 async def test_a_follow_up_is_planned_on_what_a_foreign_program_has_moved(
@@ -111,8 +111,8 @@ async def test_a_follow_up_is_planned_on_what_a_foreign_program_has_moved(
     await slow.is_planned()
     await client.put(client.keyspace.table("t").watermarks, json.dumps({"tally": {"count": "7"}}).encode())
     slow.let_go()
-    assert (await sdk.wait(one.name)).facts == {"followUp": "t/tally/1"}
-    assert (await sdk.wait("t/tally/1")).state is OperationState.SUCCEEDED
+    assert (await one.wait()).facts == {"followUp": "t/tally/1"}
+    assert (await sdk.operation("t/tally/1").wait()).state is OperationState.SUCCEEDED
     assert slow.seen == [0, 7]
     assert await count(sdk) == "8"
 

@@ -42,9 +42,9 @@ async def sdk(address: str) -> AsyncIterator[AsyncClient]:
 
 async def failed(sdk: AsyncClient, client: LossyClient, request_id: str = "r") -> Operation:
     """An operation that has failed."""
-    started = await sdk.start("t", "noop", {"partitions": 1}, request_id=request_id)
+    started = await sdk.start("t", "noop", {"partitions": 1}, run=request_id)
     await mark(client, OperationId.parse(started.name), "0", error="no room")
-    ended = await sdk.wait(started.name)
+    ended = await started.wait()
     assert ended.state is OperationState.FAILED
     return ended
 
@@ -65,20 +65,24 @@ async def test_what_has_failed_is_started_again_under_its_id(
 ) -> None:
     """O7: a new instance, and the reply names the failed one; a success stays the answer."""
     if cancelled:
-        first = await sdk.start("t", "noop", {"partitions": 1}, request_id="r")
-        await sdk.cancel(first.name)
-        assert (await sdk.wait(first.name)).state is OperationState.CANCELLED
+        started = await sdk.start("t", "noop", {"partitions": 1}, run="r")
+        first = await started.cancel()
+        assert (await started.wait()).state is OperationState.CANCELLED
     else:
         first = await failed(sdk, client)
-    again = await sdk.start("t", "noop", {"partitions": 1}, request_id="r")
-    assert (again.name, again.retry_of, again.found) == ("t/noop/2", first.name, False)
-    running_ = await sdk.start("t", "noop", {"partitions": 1}, request_id="r")
-    assert (running_.name, running_.found) == (again.name, True)
+    again = await sdk.start("t", "noop", {"partitions": 1}, run="r")
+    assert (again.name, again.started.retry_of, again.started.found) == ("t/noop/2", first.name, False)
+    running_ = await sdk.start("t", "noop", {"partitions": 1}, run="r")
+    assert (running_.name, running_.started.found) == (again.name, True)
     await mark(client, OperationId.parse(again.name), "0")
-    ended = await sdk.wait(again.name)
+    ended = await again.wait()
     assert (ended.state, ended.retry_of) == (OperationState.SUCCEEDED, first.name)
-    found = await sdk.start("t", "noop", {"partitions": 1}, request_id="r")
-    assert (found.name, found.state, found.found) == (again.name, OperationState.SUCCEEDED, True)
+    found = await sdk.start("t", "noop", {"partitions": 1}, run="r")
+    assert (found.name, found.started.state, found.started.found) == (
+        again.name,
+        OperationState.SUCCEEDED,
+        True,
+    )
     trail = [(entry.target, entry.reason) async for entry in sdk.audit("t") if entry.action == "start"]
     assert trail == [(again.name, f"again: {first.name}"), (first.name, "")]
     assert await expiries(client) == 1
@@ -87,15 +91,15 @@ async def test_what_has_failed_is_started_again_under_its_id(
 async def test_what_has_failed_may_be_started_again_corrected(sdk: AsyncClient, client: LossyClient) -> None:
     """O7: while it runs, and once it has succeeded, another body is an error."""
     first = await failed(sdk, client)
-    again = await sdk.start("t", "noop", {"partitions": 2}, request_id="r")
-    assert again.retry_of == first.name
+    again = await sdk.start("t", "noop", {"partitions": 2}, run="r")
+    assert again.started.retry_of == first.name
     with pytest.raises(RequestIdReused):
-        await sdk.start("t", "noop", {"partitions": 1}, request_id="r")
+        await sdk.start("t", "noop", {"partitions": 1}, run="r")
     for partition in ("0", "1"):
         await mark(client, OperationId.parse(again.name), partition)
-    await sdk.wait(again.name)
+    await again.wait()
     with pytest.raises(RequestIdReused):
-        await sdk.start("t", "noop", {"partitions": 1}, request_id="r")
+        await sdk.start("t", "noop", {"partitions": 1}, run="r")
 
 
 async def test_repeats_of_one_call_have_one_answer(sdk: AsyncClient, address: str) -> None:
@@ -110,51 +114,59 @@ async def test_repeats_of_one_call_have_one_answer(sdk: AsyncClient, address: st
 
         for request_id, call, found in (("x", "c", False), ("y", "", True)):
             first = await send(request_id, call)
-            await sdk.cancel(first.name)
-            await sdk.wait(first.name)
+            await sdk.operation(first.name).cancel()
+            await sdk.operation(first.name).wait()
             late = await send(request_id, call)
             assert (late.name, late.state, late.found) == (first.name, pb.CANCELLED, found)
 
 
 async def test_an_id_that_is_to_be_used_once_stays_used(sdk: AsyncClient) -> None:
     """P8: who gives a write up counts on it."""
-    started = await sdk.start("t", "noop", {"partitions": 1}, request_id="r", once=True)
-    await sdk.cancel(started.name)
-    await sdk.wait(started.name)
-    again = await sdk.start("t", "noop", {"partitions": 1}, request_id="r", once=True)
-    assert (again.name, again.found) == (started.name, True)
+    started = await sdk.start("t", "noop", {"partitions": 1}, run="r", once=True)
+    await started.cancel()
+    await started.wait()
+    again = await sdk.start("t", "noop", {"partitions": 1}, run="r", once=True)
+    assert (again.name, again.started.found) == (started.name, True)
     with pytest.raises(RequestIdReused):
-        await sdk.start("t", "noop", {"partitions": 2}, request_id="r", once=True)
+        await sdk.start("t", "noop", {"partitions": 2}, run="r", once=True)
 
 
 @pytest.mark.parametrize("firsts", [True, False])
 async def test_once_holds_for_the_id_whoever_says_so(sdk: AsyncClient, firsts: bool) -> None:
     """O7: also if the call that was cancelled, or the one that comes after it, has not said it."""
-    started = await sdk.start("t", "noop", {"partitions": 1}, request_id="r", once=firsts)
-    await sdk.cancel(started.name)
-    await sdk.wait(started.name)
-    again = await sdk.start("t", "noop", {"partitions": 1}, request_id="r", once=not firsts)
-    assert (again.name, again.found, again.state) == (started.name, True, OperationState.CANCELLED)
+    started = await sdk.start("t", "noop", {"partitions": 1}, run="r", once=firsts)
+    await started.cancel()
+    await started.wait()
+    again = await sdk.start("t", "noop", {"partitions": 1}, run="r", once=not firsts)
+    assert (again.name, again.started.found, again.started.state) == (
+        started.name,
+        True,
+        OperationState.CANCELLED,
+    )
 
 
 async def test_an_answer_outlives_the_history(sdk: AsyncClient, client: LossyClient) -> None:
     """O7: requests are remembered apart from it."""
-    started = await sdk.start("t", "noop", {"partitions": 0}, request_id="r")
-    await sdk.wait(started.name)
+    started = await sdk.start("t", "noop", {"partitions": 0}, run="r")
+    await started.wait()
     await client.delete(client.keyspace.table("t").history(OperationId.parse(started.name)))
-    found = await sdk.start("t", "noop", {"partitions": 0}, request_id="r")
-    assert (found.name, found.state, found.found) == (started.name, OperationState.SUCCEEDED, True)
-    assert found.started_at is not None
+    found = await sdk.start("t", "noop", {"partitions": 0}, run="r")
+    assert (found.name, found.started.state, found.started.found) == (
+        started.name,
+        OperationState.SUCCEEDED,
+        True,
+    )
+    assert found.started.started_at is not None
 
 
 async def test_many_who_start_it_again_start_one(sdk: AsyncClient, client: LossyClient) -> None:
     """O7: the first one starts it; the others find it."""
     first = await failed(sdk, client)
-    starts = (sdk.start("t", "noop", {"partitions": 1}, request_id="r") for _ in range(10))
+    starts = (sdk.start("t", "noop", {"partitions": 1}, run="r") for _ in range(10))
     answers = await asyncio.gather(*starts)
     assert {answer.name for answer in answers} == {"t/noop/2"}
-    assert sorted(answer.found for answer in answers) == [False] + 9 * [True]
-    assert {answer.retry_of for answer in answers} == {first.name}
+    assert sorted(answer.started.found for answer in answers) == [False] + 9 * [True]
+    assert {answer.started.retry_of for answer in answers} == {first.name}
 
 
 @pytest.mark.parametrize("fault", [Fault.LOST_REPLY, Fault.LOST_REQUEST])
@@ -174,13 +186,13 @@ async def test_how_long_an_id_is_remembered(etcd_config: EtcdConfig, client: Los
     async with running(config) as coordinator, AsyncClient(coordinator.address) as sdk:
         await sdk.create_table("t", nowhere())
         for number, (named, kept) in enumerate([("", BRIEFLY_S), ("r", 5000.0)]):
-            started = await sdk.start("t", "noop", {"partitions": number}, request_id=named or None)
-            record = await request_of(client, started.request_id)
+            started = await sdk.start("t", "noop", {"partitions": number}, run=named or None)
+            record = await request_of(client, started.started.request_id)
             assert record.forget_at == pytest.approx(record.at + kept)
-            await sdk.cancel(started.name)
-            await sdk.wait(started.name)
-        used = await sdk.start("t", "noop", {"partitions": 0}, request_id="once", once=True)
-        record = await request_of(client, used.request_id)
+            await started.cancel()
+            await started.wait()
+        used = await sdk.start("t", "noop", {"partitions": 0}, run="once", once=True)
+        record = await request_of(client, used.started.request_id)
         assert record.forget_at == pytest.approx(record.at + FENCE_S)
     assert BRIEFLY_S < FENCE_S < REMEMBER_S
 

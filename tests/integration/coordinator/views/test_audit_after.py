@@ -34,8 +34,8 @@ async def test_the_trail_goes_on_after_any_entry_at_any_coordinator(
             AsyncClient(first.address, timeout_s=60, identity="ana") as sdk,
         ):
             await service.create_table("t", created_by="ana")
-            await sdk.pause_table("t", "because")
-            await sdk.resume_table("t")
+            await sdk.table("t").pause("because")
+            await sdk.table("t").resume()
             resumed, paused, made = await after(sdk, start)
         assert (made.action, made.table) == ("create-table", "t")
         assert (paused.action, paused.by, paused.address) == ("pause", "ana", "127.0.0.1")

@@ -66,7 +66,7 @@ class World:
         return OperationId.parse((await self.sdk.start(table, kind, argument, **more)).name)
 
     async def queue(self, table: str, batch: str = "a", partitions: int = 0, kind: str = "noop") -> None:
-        await self.sdk.enqueue(table, batch, kind, {"partitions": partitions})
+        await self.sdk.table(table).enqueue(batch, kind, {"partitions": partitions})
 
     async def lead(self, table: str) -> Epoch:
         """Lead a table and do nothing."""
@@ -115,7 +115,7 @@ async def failed(world: World, table: str) -> None:
 
 @state("idle", f"idle for {SHORTLY}: noop/1 was cancelled")
 async def cancelled(world: World, table: str) -> None:
-    await world.sdk.cancel(str(await world.start(table)))
+    await world.sdk.operation(str(await world.start(table))).cancel()
 
 
 @state("waiting", r"noop/1 is waiting for a runner \(0 of 2 jobs done\): 1 executor for type noop, none .*")
@@ -165,7 +165,7 @@ async def side_by_side(world: World, table: str) -> None:
     "distop resume paused_operation/noop/1",
 )
 async def paused_operation(world: World, table: str) -> None:
-    await world.sdk.pause(str(await world.start(table)), "lunch")
+    await world.sdk.operation(str(await world.start(table))).pause("lunch")
 
 
 @state(
@@ -175,12 +175,12 @@ async def paused_operation(world: World, table: str) -> None:
 )
 async def paused_table(world: World, table: str) -> None:
     await world.start(table)
-    await world.sdk.pause_table(table, "lunch")
+    await world.sdk.table(table).pause("lunch")
 
 
 @state("paused", rf"paused by \S+ since {SHORTLY}: nothing starts; distop resume paused_backlog")
 async def paused_backlog(world: World, table: str) -> None:
-    await world.sdk.pause_table(table)
+    await world.sdk.table(table).pause()
     await world.queue(table)
 
 
@@ -252,20 +252,20 @@ async def newer_state(world: World, table: str) -> None:
 
 @state("stuck", "its gate is closed, and batches are collected from a on; distop backlog open gate_closed")
 async def gate_closed(world: World, table: str) -> None:
-    await world.sdk.set_ordering(table, gate="closed")
+    await world.sdk.table(table).set_ordering(gate="closed")
     await world.queue(table)
 
 
 @state("stuck", "batch a waits for approval before b can come; distop backlog approve awaiting_approval a")
 async def awaiting_approval(world: World, table: str) -> None:
-    await world.sdk.set_ordering(table, validation=True)
+    await world.sdk.table(table).set_ordering(validation=True)
     await world.queue(table, "a")
     await world.queue(table, "b")
 
 
 @state("stuck", "batch a waits for approval; distop backlog approve awaiting_approval_of_the_last a")
 async def awaiting_approval_of_the_last(world: World, table: str) -> None:
-    await world.sdk.set_ordering(table, validation=True)
+    await world.sdk.table(table).set_ordering(validation=True)
     await world.queue(table, "a")
 
 
@@ -323,7 +323,7 @@ async def unreadable_end(world: World, table: str) -> None:
 
 @state("idle", f"idle for {SHORTLY}: noop/1 succeeded")
 async def rejected(world: World, table: str) -> None:
-    await world.sdk.set_ordering(table, late="reject")
+    await world.sdk.table(table).set_ordering(late="reject")
     await world.queue(table, "b")
     await world.applied(table, "b")
     with pytest.raises(DistopError, match="sorts before"):
@@ -332,7 +332,7 @@ async def rejected(world: World, table: str) -> None:
 
 @state("waiting", r"batch a is retried after [1-9]\d* failed attempts? of 100: CRASHED: ZeroDivisionError.*")
 async def retrying(world: World, table: str) -> None:
-    await world.sdk.set_ordering(table, max_attempts=100)
+    await world.sdk.table(table).set_ordering(max_attempts=100)
     await world.queue(table, kind="clumsy")
 
 
@@ -361,7 +361,7 @@ async def not_led(world: World, table: str) -> None:
 async def scheduled(world: World, table: str, *names: str, partitions: int = 0, kind: str = "noop") -> None:
     """Schedules whose time has come."""
     for name in names or ("nightly",):
-        await world.sdk.add_schedule(table, name, kind, {"partitions": partitions}, cron=YEARLY)
+        await world.sdk.table(table).add_schedule(name, kind, {"partitions": partitions}, cron=YEARLY)
         await backdate(world.store, name, table)
 
 
@@ -376,8 +376,8 @@ async def schedule_started(world: World, table: str) -> None:
     "distop schedules resume schedule_held nightly",
 )
 async def schedule_held(world: World, table: str) -> None:
-    await world.sdk.add_schedule(table, "nightly", "noop", cron=YEARLY)
-    await world.sdk.pause_schedule(table, "nightly", "lunch")
+    await world.sdk.table(table).add_schedule("nightly", "noop", cron=YEARLY)
+    await world.sdk.table(table).pause_schedule("nightly", "lunch")
 
 
 @state(
@@ -443,7 +443,7 @@ async def says(world: World, table: str, line: str, mood: str = ".*", ask: Ask |
     said = ""
 
     async def command() -> tuple[str, str]:
-        explanation = await world.sdk.explain(table)
+        explanation = await world.sdk.table(table).why()
         return explanation.mood, explanation.sentence
 
     async def said_it() -> bool:
@@ -509,7 +509,7 @@ async def test_one_line_says_why_in_every_state(
         end = "; no coordinator is alive to apply it; start one: distop coordinator$"
         await says(world, "not_led", f"^batch a is next{end}", "stuck")
         with pytest.raises(NotFound):
-            await sdk.explain("dropped")
+            await sdk.table("dropped").why()
     # And when nobody answers at all.
     words = ["--address", coordinator.address, "--timeout", "1", "why", "idle"]
     done = await asyncio.to_thread(CliRunner().invoke, app, words)

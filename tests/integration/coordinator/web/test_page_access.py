@@ -33,7 +33,7 @@ async def page(etcd_config: EtcdConfig, tmp_path: Path) -> AsyncIterator[str]:
         async with AsyncClient(coordinator.address, credentials=credentials) as root:
             for table in ("seen", "hidden"):
                 await root.create_table(table, nowhere())
-                await root.wait((await root.start(table, "noop", {"partitions": 0})).name)
+                await (await root.start(table, "noop", {"partitions": 0})).wait()
             reader = [Grant(who="jane", role="reader", tables=("seen",))]
             await root.change_grants([*reader, Grant(who="watcher", role="reader", tables=("*",))])
         yield f"http://{coordinator.web_address}"

@@ -46,7 +46,7 @@ class Dealt:
     async def start(self, rows: int, **argument: object) -> Operation:
         """Start one that reads so many rows; with a ``folder`` it waits there for ``release``."""
         source = write_csv(self.folder / "src" / "a", "1.csv", 0, rows)
-        return await self.service.client.start("t", "dealing", {"paths": [str(source)], **argument})
+        return (await self.service.client.start("t", "dealing", {"paths": [str(source)], **argument})).started
 
     async def start_held(self, rows: int, **argument: object) -> Operation:
         return await self.start(rows, folder=str(self.folder), **argument)
@@ -58,10 +58,10 @@ class Dealt:
         (self.folder / "release").touch()
 
     async def succeeded(self, operation: Operation) -> Operation:
-        return (await self.service.client.wait(operation.name, timeout_s=90)).raise_for_outcome()
+        return await self.service.client.operation(operation.name).result(timeout_s=90)
 
     async def failed(self, operation: Operation, why: str) -> None:
-        ended = await self.service.client.wait(operation.name, timeout_s=90)
+        ended = await self.service.client.operation(operation.name).wait(timeout_s=90)
         assert ended.state is OperationState.FAILED
         assert ended.error is not None
         assert why in ended.error.message
@@ -102,7 +102,7 @@ async def test_rows_that_are_cut_differently_each_time_are_there_once(dealt: Dea
         assert not [key for key in await dealt.service.at_rest() if key.startswith("t.dealing.1.")]
         assert await dealt.ids() == list(range(ROWS))
         assert await dealt.service.only_published()
-        assert len(await dealt.service.client.watermarks("t")) == 1
+        assert len(await dealt.service.client.table("t").watermarks()) == 1
 
 
 async def test_a_run_of_which_only_marks_are_left_is_done_away_with(dealt: Dealt) -> None:
@@ -112,7 +112,7 @@ async def test_a_run_of_which_only_marks_are_left_is_done_away_with(dealt: Dealt
     dealt.release()
     async with LeaseSession(dealt.client, 10) as session:
         marked = await first_run(dealt.client, operation, session)
-    assert (await dealt.service.client.get(operation.name)).state is OperationState.RUNNING
+    assert (await dealt.service.client.operation(operation.name).get()).state is OperationState.RUNNING
     async with dealt.executor():
         ended = await dealt.succeeded(operation)
     assert ended.jobs.total == computations(dealt.folder)[0] < len(marked)
@@ -210,7 +210,7 @@ async def test_a_query_that_takes_too_long_fails(dealt: Dealt, monkeypatch: pyte
         monkeypatch.undo()
         source = write_csv(dealt.folder / "src" / "b", "1.csv", 90, 10)
         argument = {"paths": [str(source)], "folder": str(dealt.folder)}
-        await dealt.succeeded(await dealt.service.client.start("t", "dealing", argument))
+        await dealt.succeeded((await dealt.service.client.start("t", "dealing", argument)).started)
         assert await dealt.ids() == list(range(90, 100))
 
 
@@ -229,12 +229,14 @@ async def test_a_pause_gives_the_computation_up_and_another_one_follows(dealt: D
     """O21"""
     service = dealt.service
     async with under_way(dealt) as operation:
-        await service.client.pause(operation.name)
+        await service.client.operation(operation.name).pause()
         await eventually(lambda: attempts(dealt.folder, "told"))
         dealt.release()
-        await eventually(lambda: service.client.get(operation.name), holds=lambda now: not now.runner)
-        assert (await service.client.get(operation.name)).jobs.counting
-        await service.client.resume(operation.name)
+        await eventually(
+            lambda: service.client.operation(operation.name).get(), holds=lambda now: not now.runner
+        )
+        assert (await service.client.operation(operation.name).get()).jobs.counting
+        await service.client.operation(operation.name).resume()
         await dealt.succeeded(operation)
         assert len(computations(dealt.folder)) == 2
         await service.at_rest()
@@ -256,24 +258,24 @@ async def test_an_executor_without_spark_leaves_a_transform_to_others(dealt: Dea
         argument = {"paths": [str(source)], "transform": "SELECT * FROM source"}
         operation = await sdk.start("t", "ingest", argument)
         await eventually(lambda: serving._waiting.resting)
-        now = await sdk.get(operation.name)
+        now = await operation.get()
         assert now.state is OperationState.RUNNING
         assert not now.jobs.failed
-        await sdk.cancel(operation.name)
-        assert (await sdk.wait(operation.name, timeout_s=60)).state is OperationState.CANCELLED
+        await operation.cancel()
+        assert (await operation.wait(timeout_s=60)).state is OperationState.CANCELLED
 
 
 async def test_a_cancellation_in_the_middle_leaves_nothing(dealt: Dealt) -> None:
     """O19; until then its progress is shown."""
     service = dealt.service
     async with under_way(dealt) as operation:
-        told = (await service.client.explain("t")).sentence
+        told = (await service.client.table("t").why()).sentence
         assert told.startswith("dealing/1 running: 0 of an unknown number of jobs done, run by "), told
         assert await service.findings() == []
-        await service.client.cancel(operation.name)
+        await service.client.operation(operation.name).cancel()
         await eventually(lambda: attempts(dealt.folder, "told"))
         dealt.release()
-        ended = await service.client.wait(operation.name, timeout_s=90)
+        ended = await service.client.operation(operation.name).wait(timeout_s=90)
         assert ended.state is OperationState.CANCELLED
         keys = await service.at_rest()
         assert "t.watermarks" not in keys

@@ -45,10 +45,10 @@ async def test_equal_and_nested_locations_are_refused(sdk: AsyncClient) -> None:
         with pytest.raises(LocationInUse, match="'first'") as caught:
             await sdk.create_table("second", comes)
         assert caught.value.details["table"] == "first", (stands, comes)
-        assert [table.name async for table in sdk.list_tables()] == ["first"], (stands, comes)
-        await sdk.drop_table("first")
+        assert [table.name async for table in sdk.tables()] == ["first"], (stands, comes)
+        await sdk.table("first").drop()
         await sdk.create_table("second", comes)
-        await sdk.drop_table("second")
+        await sdk.table("second").drop()
 
 
 async def test_folders_beside_each_other_are_no_conflict(sdk: AsyncClient) -> None:
@@ -116,9 +116,9 @@ async def test_an_empty_range_is_compared_through_faults(client: LossyClient, fa
 async def test_a_claim_goes_with_its_table(sdk: AsyncClient, client: LossyClient, tmp_path: Path) -> None:
     """S2: and with no other of that name."""
     await sdk.create_table("t", str(tmp_path))
-    mine = LocationClaim(client.keyspace, f"file://{tmp_path}", "t", (await sdk.get_table("t")).uuid)
+    mine = LocationClaim(client.keyspace, f"file://{tmp_path}", "t", (await sdk.table("t").get()).uuid)
     standing = await client.get(mine.key)
     assert mine.is_mine(standing)
     assert claim(client, f"file://{tmp_path}").given_up(standing) == Txn()
-    await sdk.drop_table("t")
+    await sdk.table("t").drop()
     assert not (await client.get(mine.key)).exists

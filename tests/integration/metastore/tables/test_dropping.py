@@ -91,19 +91,19 @@ async def test_a_dropped_table_leaves_nothing_and_its_name_is_free(
     await sdk.create_table("t2", "/tmp/elsewhere")
     operation = await sdk.start("t", "noop", {"partitions": 1})
     await mark(client, OperationId.parse(operation.name), "0")
-    await sdk.wait(operation.name)
-    await sdk.pause_table("t")
+    await operation.wait()
+    await sdk.table("t").pause()
     await fill(client, 4500)
-    await sdk.drop_table("t", "old")
+    await sdk.table("t").drop("old")
     assert await keys_below(client) == []
     assert (tmp_path / "file").exists()
     assert await keys_below(client, "t2")
     with pytest.raises(TableNotFound):
-        await sdk.drop_table("t")
+        await sdk.table("t").drop()
     trail = [(entry.action, entry.target, entry.by, entry.reason) async for entry in sdk.audit()]
     assert trail[0] == ("drop-table", "t", "jane", "old")
     await sdk.create_table("t", str(tmp_path))
-    assert (await sdk.start("t", "noop", {"partitions": 0})).instance == 1
+    assert (await sdk.start("t", "noop", {"partitions": 0})).started.instance == 1
 
 
 async def test_a_table_at_work_is_not_dropped(sdk: AsyncClient, client: LossyClient) -> None:
@@ -111,11 +111,11 @@ async def test_a_table_at_work_is_not_dropped(sdk: AsyncClient, client: LossyCli
     await sdk.create_table("t", nowhere())
     operation = await sdk.start("t", "noop", {"partitions": 1})
     with pytest.raises(IncompatibleOperation, match=operation.name):
-        await sdk.drop_table("t")
-    assert (await sdk.get_table("t")).running == (operation.name,)
-    await sdk.cancel(operation.name)
-    await sdk.wait(operation.name)
-    await sdk.drop_table("t")
+        await sdk.table("t").drop()
+    assert (await sdk.table("t").get()).running == (operation.name,)
+    await operation.cancel()
+    await operation.wait()
+    await sdk.table("t").drop()
     assert await keys_below(client) == []
 
 
@@ -124,9 +124,9 @@ async def test_purging_removes_nothing_that_distop_did_not_write(sdk: AsyncClien
     (tmp_path / "letters").touch()
     await sdk.create_table("t", f"{tmp_path}/./")
     with pytest.raises(LocationNotOwned):
-        await sdk.drop_table("t", purge=True)
-    assert (await sdk.get_table("t")).name == "t"
-    await sdk.drop_table("t")
+        await sdk.table("t").drop(purge=True)
+    assert (await sdk.table("t").get()).name == "t"
+    await sdk.table("t").drop()
     assert below(tmp_path) == ["letters"]
 
 
@@ -140,12 +140,12 @@ async def test_purging_needs_the_claim(sdk: AsyncClient, client: LossyClient, tm
     for value in (b"", encode(LocationRecord(table="u", uuid="x"))):
         await client.txn(Txn(then=(Put(key, value) if value else DeleteRange(key),)))
         with pytest.raises(LocationInUse if value else LocationNotOwned):
-            await sdk.drop_table("t", purge=True)
+            await sdk.table("t").drop(purge=True)
     await client.put(key, standing.value)
-    await sdk.drop_table("t", purge=True)
+    await sdk.table("t").drop(purge=True)
     assert below(tmp_path) == []
     await sdk.create_table("t", str(folder))
-    await sdk.drop_table("t", purge=True)  # nothing was ever written there
+    await sdk.table("t").drop(purge=True)  # nothing was ever written there
 
 
 async def test_a_folder_is_free_again_only_when_its_files_are_gone(
@@ -158,7 +158,7 @@ async def test_a_folder_is_free_again_only_when_its_files_are_gone(
         await drop(client, die, purge=True)
     with pytest.raises(LocationInUse, match="'t'"):
         await sdk.create_table("u", table.location)
-    await sdk.drop_table("t")
+    await sdk.table("t").drop()
     assert below(tmp_path) == []
     await sdk.create_table("u", table.location)
 
@@ -168,14 +168,14 @@ async def test_a_drop_that_was_interrupted_is_gone_on_with(
 ) -> None:
     """By a repeated drop, or by creating a table with that name, which has no history of the old one."""
     keys, folder = client.keyspace.table("t"), tmp_path / "t"
-    for again in (sdk.drop_table("t"), sdk.create_table("t", nowhere())):
+    for again in (sdk.table("t").drop(), sdk.create_table("t", nowhere())):
         await make_table(client)
         take_folder(str(folder), (await record_of(client)).uuid)
         await fill(client, 10)
         with pytest.raises(KeyboardInterrupt):
             await drop(client, die, location=str(folder), purge=True)
         with pytest.raises(TableNotFound):
-            await sdk.get_table("t")
+            await sdk.table("t").get()
         assert len(await keys_below(client)) == 11
         await again
         assert not folder.exists()
@@ -260,16 +260,16 @@ async def test_a_rename_that_comes_late_moves_nothing_of_the_next_table_of_that_
 async def test_only_the_table_that_is_meant_is_dropped(sdk: AsyncClient, tmp_path: Path, purge: bool) -> None:
     """P8: a repeated call takes no table that was made after the first one, whatever runs on that."""
     before = await sdk.create_table("t", str(tmp_path / "before"))
-    await sdk.drop_table("t")
+    await sdk.table("t").drop()
     after = await sdk.create_table("t", str(tmp_path / "after"))
     running = await sdk.start("t", "noop", {"partitions": 1})
     with pytest.raises(TableNotFound, match="another one by now"):
         await sdk._call("DropTable", name="t", uuid=before.uuid, purge=purge)
-    await sdk.cancel(running.name)
-    await sdk.wait(running.name)
+    await running.cancel()
+    await running.wait()
     await sdk._call("DropTable", name="t", uuid=after.uuid, purge=purge)
     with pytest.raises(TableNotFound):
-        await sdk.get_table("t")
+        await sdk.table("t").get()
 
 
 class Overtaken(LossyClient):

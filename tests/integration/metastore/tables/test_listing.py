@@ -43,11 +43,11 @@ async def test_the_index_follows_the_tables(
 
     for name in ("a", "a-b", "gone"):
         await sdk.create_table(name, location=(tmp_path / name).as_uri())
-    await sdk.drop_table("gone")
+    await sdk.table("gone").drop()
     await asyncio.to_thread(by_catalog)
     assert await indexed(client) == ["a", "a-b", "ny.renamed", "registered"]
-    assert [table.name async for table in sdk.list_tables(page_size=1)] == await indexed(client)
-    await sdk.drop_table("a")
+    assert [table.name async for table in sdk.tables(page_size=1)] == await indexed(client)
+    await sdk.table("a").drop()
     assert await indexed(client) == ["a-b", "ny.renamed", "registered"]
 
 

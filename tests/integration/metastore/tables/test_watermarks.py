@@ -33,13 +33,13 @@ def to(value: str) -> Change:
 
 async def test_they_are_set_and_forgotten_with_an_audit_entry_each(sdk: AsyncClient) -> None:
     """U2: and what changes nothing leaves none."""
-    assert await sdk.set_watermark("t", "s", "1", "9", "renumbered") == {"s": {"1": "9"}}
-    assert await sdk.set_watermark("t", "s", "1", "9") == {"s": {"1": "9"}}
-    await sdk.set_watermark("t", "s", "2", "5")
-    assert await sdk.set_watermark("t", "other", "1", "2") == {"other": {"1": "2"}}
-    assert await sdk.forget_watermarks("t", "s", "1") == {"s": {"2": "5"}}
-    assert await sdk.forget_watermarks("t", "s") == {}
-    assert await sdk.watermarks("t") == {"other": {"1": "2"}}
+    assert await sdk.table("t").set_watermark("s", "1", "9", "renumbered") == {"s": {"1": "9"}}
+    assert await sdk.table("t").set_watermark("s", "1", "9") == {"s": {"1": "9"}}
+    await sdk.table("t").set_watermark("s", "2", "5")
+    assert await sdk.table("t").set_watermark("other", "1", "2") == {"other": {"1": "2"}}
+    assert await sdk.table("t").forget_watermarks("s", "1") == {"s": {"2": "5"}}
+    assert await sdk.table("t").forget_watermarks("s") == {}
+    assert await sdk.table("t").watermarks() == {"other": {"1": "2"}}
     told = [(entry.action, entry.target, entry.by, entry.reason) async for entry in sdk.audit("t")]
     assert told[::-1][1:] == [
         ("set-watermarks", "s/1 = 9", "jane", "renumbered"),
@@ -52,30 +52,30 @@ async def test_they_are_set_and_forgotten_with_an_audit_entry_each(sdk: AsyncCli
 
 async def test_what_cannot_be_meant_is_refused_by_field(sdk: AsyncClient) -> None:
     """U3"""
-    await sdk.set_watermark("t", "s", "1", "9")
+    await sdk.table("t").set_watermark("s", "1", "9")
     with pytest.raises(InvalidArgument, match="needs a value"):
-        await sdk.set_watermark("t", "s", "1", "")
+        await sdk.table("t").set_watermark("s", "1", "")
     with pytest.raises(NotFound, match="no watermark of source 'x'"):
-        await sdk.forget_watermarks("t", "x")
+        await sdk.table("t").forget_watermarks("x")
     with pytest.raises(NotFound, match="no watermark of partition '7' of source 's'"):
-        await sdk.forget_watermarks("t", "s", "7")
+        await sdk.table("t").forget_watermarks("s", "7")
     with pytest.raises(TableNotFound):
-        await sdk.set_watermark("nowhere", "s", "1", "9")
-    assert await sdk.watermarks("t") == {"s": {"1": "9"}}
+        await sdk.table("nowhere").set_watermark("s", "1", "9")
+    assert await sdk.table("t").watermarks() == {"s": {"1": "9"}}
 
 
 async def test_they_stay_while_an_operation_moves_them(sdk: AsyncClient, client: LossyClient) -> None:
     """C8: it started from their values. An operation that moves none is no obstacle."""
     await begin(client, kind="validate", effect=Effect.READS)
-    await sdk.set_watermark("t", "s", "1", "9")
+    await sdk.table("t").set_watermark("s", "1", "9")
     moves = {"s": {"1": WatermarkMove(before="9", after="10")}}
     moving = await begin(
         client, kind="ingest", effect=Effect.WRITES, watermarks=moves, compatible=lambda other: True
     )
-    for refused in (sdk.set_watermark("t", "s", "1", "5"), sdk.forget_watermarks("t", "s")):
+    for refused in (sdk.table("t").set_watermark("s", "1", "5"), sdk.table("t").forget_watermarks("s")):
         with pytest.raises(IncompatibleOperation, match=str(moving)):
             await refused
-    assert await sdk.watermarks("t") == {"s": {"1": "9"}}
+    assert await sdk.table("t").watermarks() == {"s": {"1": "9"}}
 
 
 @pytest.mark.parametrize("fault", [Fault.LOST_REPLY, Fault.LOST_REQUEST])
@@ -111,14 +111,14 @@ async def test_an_operation_that_starts_meanwhile_is_seen(client: LossyClient) -
 async def test_those_of_the_files_of_a_folder_become_one_of_the_folder(sdk: AsyncClient) -> None:
     """G4: the newest of them."""
     early, late = "2024-01-01T00:00:00.000000Z", "2024-02-01T00:00:00.000000Z"
-    await sdk.set_watermark("t", "s3://b/in/2024", "a.csv", early)
-    await sdk.set_watermark("t", "s3://b/in/2024", "b.csv", late)
-    await sdk.set_watermark("t", "s3://b/in/2024/x", "c.csv", early)
-    assert await sdk.compact_watermarks("t", "s3://b/in/2024") == {}
+    await sdk.table("t").set_watermark("s3://b/in/2024", "a.csv", early)
+    await sdk.table("t").set_watermark("s3://b/in/2024", "b.csv", late)
+    await sdk.table("t").set_watermark("s3://b/in/2024/x", "c.csv", early)
+    assert await sdk.table("t").compact_watermarks("s3://b/in/2024") == {}
     left = {"s3://b/in": {"2024": late}, "s3://b/in/2024/x": {"c.csv": early}}
-    assert await sdk.watermarks("t") == left
-    await sdk.set_watermark("t", "orders", "0", "17")
+    assert await sdk.table("t").watermarks() == left
+    await sdk.table("t").set_watermark("orders", "0", "17")
     for refused in ("orders", "s3://b/in/2024"):
         with pytest.raises(InvalidArgument if refused == "orders" else NotFound):
-            await sdk.compact_watermarks("t", refused)
-    assert await sdk.watermarks("t") == {**left, "orders": {"0": "17"}}
+            await sdk.table("t").compact_watermarks(refused)
+    assert await sdk.table("t").watermarks() == {**left, "orders": {"0": "17"}}
