@@ -107,7 +107,8 @@ def doctor(
 
 
 def _after_restore(config: EtcdConfig, fix: bool, table: str, **more: Any) -> Diagnosis:
-    from distop.client import Diagnosis, Finding, Severity
+    from distop.client import Diagnosis, Finding
+    from distop.coordinator.doctor.findings import finding_message
     from distop.coordinator.recovery.mending import Mending, mend
     from distop.metastore.etcd.client import EtcdClient
     from distop.proto.identity import default_identity
@@ -115,23 +116,10 @@ def _after_restore(config: EtcdConfig, fix: bool, table: str, **more: Any) -> Di
     what = Mending(fix=fix, table=table, by=default_identity(), **more)
 
     async def look() -> Diagnosis:
-        client, findings = EtcdClient(config), []
+        client = EtcdClient(config)
         try:
             async with aclosing(mend(client, what, now=time.time())) as reported:
-                async for one in reported:
-                    found = one.finding
-                    findings.append(
-                        Finding(
-                            code=found.code,
-                            severity=Severity(found.severity.name.lower()),
-                            table=found.table,
-                            operation=found.operation,
-                            sentence=found.sentence,
-                            remedy=found.remedy,
-                            fixed=one.fixed,
-                            outcome=one.outcome,
-                        )
-                    )
+                findings = [Finding.from_proto(finding_message(one)) async for one in reported]
         finally:
             await client.close()
         tables = {one.table for one in findings if one.table}

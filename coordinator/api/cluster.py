@@ -12,7 +12,7 @@ from typing import Any
 import grpc.aio
 
 from distop.coordinator.access.callers import caller
-from distop.coordinator.doctor.findings import Reported
+from distop.coordinator.doctor.findings import finding_message
 from distop.coordinator.doctor.liveness import Patience
 from distop.coordinator.doctor.records import remove_unreadable
 from distop.coordinator.doctor.rounds import Doctor, Examination
@@ -82,7 +82,7 @@ class ClusterService(distop_pb2_grpc.ClusterServiceServicer):
         reported = await remove_unreadable(self._client, key, audit)
         if audit is not None:
             await prune_softly(self._client, space.audit_prefix)
-        return pb.RemoveKeyResponse(finding=None if reported is None else _finding(reported))
+        return pb.RemoveKeyResponse(finding=None if reported is None else finding_message(reported))
 
     async def ListAudit(  # noqa: N802
         self, request: pb.ListAuditRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -143,20 +143,8 @@ class ClusterService(distop_pb2_grpc.ClusterServiceServicer):
         async with aclosing(doctor.examine(what)) as examined:
             async for progress in examined:
                 yield pb.DiagnoseResponse(
-                    findings=[_finding(reported) for reported in progress.reported],
+                    findings=[finding_message(reported) for reported in progress.reported],
                     tables=progress.tables,
                     operations=progress.operations,
                     done=progress.done,
                 )
-
-
-def _finding(reported: Reported) -> pb.Finding:
-    finding = reported.finding
-    return message_of(
-        pb.Finding,
-        finding,
-        severity=int(finding.severity),  # the same numbers
-        fixable=finding.fix is not None,
-        fixed=reported.fixed,
-        outcome=reported.outcome,
-    )

@@ -27,6 +27,8 @@ from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import HistoryRecord
 from distop.metastore.records.record import decode
 from distop.metastore.tables.audit import audit_put
+from distop.proto import distop_pb2 as pb
+from distop.proto.messages import message_of
 
 DOCTOR = "distop doctor --fix"
 UPGRADE = "upgrade older versions of distop; if it was not written by hand, keep the value and report it"
@@ -131,6 +133,13 @@ class Finding:
     """How long it must be seen before it is reported. What is read from etcd at one revision is certain at
     once; transient states (a fail-over, a runner about to start) are not."""
     fix: Fix | None = None
+    mended: bool = False
+    """Whether ``distop doctor --after-restore --fix`` repairs it."""
+
+    @property
+    def fixable(self) -> bool:
+        """Whether it can be repaired."""
+        return self.fix is not None or self.mended
 
     @property
     def severity(self) -> Severity:
@@ -151,6 +160,19 @@ class Reported:
     fixed: bool = False
     outcome: str = ""
     """The result of an attempt to repair it; empty if there was none."""
+
+
+def finding_message(reported: Reported) -> pb.Finding:
+    """A finding in the form of the API."""
+    finding = reported.finding
+    return message_of(
+        pb.Finding,
+        finding,
+        severity=int(finding.severity),  # the same numbers
+        fixable=finding.fixable,
+        fixed=reported.fixed,
+        outcome=reported.outcome,
+    )
 
 
 @dataclass(slots=True)

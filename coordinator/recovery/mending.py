@@ -207,6 +207,7 @@ async def _held_before(
         code="HELD_BEFORE_RESTORE",
         sentence=f"{len(held):,} keys are held by processes of before the restore, which may still run",
         remedy=f"{AFTER_RESTORE} releases them",
+        mended=True,
     )
     if session is None:
         return Reported(finding)

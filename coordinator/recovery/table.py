@@ -245,10 +245,17 @@ class TableMending:
 
     # -- mending -------------------------------------------------------------------------------------
 
-    def _finding(self, code: str, sentence: str, remedy: str, operation: str = "") -> Finding:
+    def _finding(
+        self, code: str, sentence: str, remedy: str, operation: str = "", *, mended: bool = False
+    ) -> Finding:
         remedy = remedy or f"{DOCTOR} --after-restore --table {self._keys.name}, once that is repaired"
         return Finding(
-            code=code, table=self._keys.name, operation=operation, sentence=sentence, remedy=remedy
+            code=code,
+            table=self._keys.name,
+            operation=operation,
+            sentence=sentence,
+            remedy=remedy,
+            mended=mended,
         )
 
     async def _paused(self, doubts: list[str], epoch: Epoch | None) -> Reported:
@@ -273,6 +280,7 @@ class TableMending:
             "HEAD_BEHIND_FILES",
             f"table {name!r} is ahead of its head by {count} snapshots: {ahead.location}",
             f"{DOCTOR} --after-restore moves head and watermarks there",
+            mended=True,
         )
         if epoch is None:
             return Reported(finding)
@@ -308,6 +316,7 @@ class TableMending:
             f"{arg.id} was running when the backup was made, and has published nothing",
             f"{DOCTOR} --after-restore aborts it; its batches wait again, its callers start it again",
             str(arg.id),
+            mended=True,
         )
         if epoch is None:
             return Reported(finding)

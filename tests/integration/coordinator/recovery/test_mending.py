@@ -6,14 +6,17 @@ Keys get their earlier values, as in a restore: revisions continue, and leases a
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from distop.catalog.catalog import EtcdCatalog
+from distop.cli.main import app
 from distop.client import AsyncClient
 from distop.coordinator.doctor.findings import Reported
 from distop.coordinator.recovery.mending import Mending, mend
@@ -63,6 +66,14 @@ async def put_back(store: EtcdClient, kvs: Sequence[KeyValue]) -> None:
 async def mended(store: EtcdClient, *, fix: bool = True, **what: object) -> list[Reported]:
     given = Mending(fix=fix, anyway=True, by="ada", **what)  # type: ignore[arg-type]
     return [one async for one in mend(store, given, now=time.time())]
+
+
+async def repairs(store: EtcdClient) -> dict[str, bool]:
+    """What ``distop doctor`` finds, and whether it can repair that."""
+    runner = CliRunner(env={"DISTOP_ETCD": store.config.endpoints[0], "DISTOP_PREFIX": store.config.prefix})
+    words = ["doctor", "--after-restore", "--anyway", "-o", "json"]
+    result = await asyncio.to_thread(runner.invoke, app, words, prog_name="distop")
+    return {one["code"]: one["fixable"] for one in json.loads(result.stdout)["findings"]}
 
 
 def codes(found: Sequence[Reported], *, fixed: bool = True) -> list[str]:
@@ -203,6 +214,7 @@ async def test_an_operation_of_the_backup_that_has_published_nothing_is_given_up
         started = await service.client.start("t", "ingest", asked, run="r")
         saved = await backed_up(client)
     await put_back(client, saved)
+    assert await repairs(client) == {"OPERATION_BEFORE_RESTORE": True}
     assert codes(await mended(client)) == ["OPERATION_BEFORE_RESTORE"]
     async with serving(etcd_config, tmp_path, client) as service, runner(client):
         ended = await started.wait(timeout_s=30)
@@ -226,6 +238,7 @@ async def test_tables_whose_files_tell_no_watermarks_are_paused(
         await service.at_rest()
     assert await mended(client, fix=False) == [], "these it knows"
     await put_back(client, saved)
+    assert await repairs(client) == {"RESTORE_UNCLEAR": False}
     assert codes(await mended(client), fixed=False) == ["RESTORE_UNCLEAR"]
     async with serving(etcd_config, tmp_path, client) as service, runner(client):
         with pytest.raises(TablePaused):
