@@ -135,7 +135,7 @@ def _operation(
     changed_at = max(tracked.arg.started_at, one.last_mark_at)
     quiet = now - changed_at if changed_at else 0.0
     need = _need(seen, one, tracked)
-    if need in (Need.JOBS, Need.RUNNER, Need.EXECUTOR):
+    if need in (Need.JOBS, Need.LEASE, Need.RUNNER, Need.EXECUTOR):
         yield from _jobs(seen, one, tracked, need, quiet, patience)
     elif led and quiet > patience.quiet_leader_s and not one.word("completion").exists:
         state = tracked.state.decode(errors="replace")
@@ -152,7 +152,7 @@ def _need(seen: TableSeen, one: OperationSeen, tracked: Tracked) -> Need:
     """What it needs; the doctor counts its jobs that have a result, and does not read what that is."""
     operation = from_tracked(tracked, seen.revision)
     operation.jobs.succeeded, operation.jobs.failed = one.jobs, 0
-    return need_of(operation, served=bool(seen.members.serving(one.id.type)))
+    return need_of(operation, seen.members.executors())
 
 
 def _jobs(
@@ -189,14 +189,14 @@ def _jobs(
             remedy="they may be busy (--max-operations each); start another one",
             **given,
         )
-    elif member and member not in seen.members.ids("executor"):
+    elif need is Need.LEASE:
         yield seen.finding(
             "RUNNER_WITHOUT_MEMBER",
             sentence=f"{one.id} is run by {member}, which is not among the live executors",
             remedy="stop that process; others go on once its lease is over",
             **given,
         )
-    elif member and quiet > patience.quiet_jobs_s:
+    elif need is Need.JOBS and quiet > patience.quiet_jobs_s:
         yield seen.finding(
             "JOBS_QUIET",
             sentence=f"no job of {one.id} has finished for {span(quiet)}, {left}; {member} runs it",

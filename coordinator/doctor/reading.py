@@ -6,7 +6,7 @@ So a contradiction is an error, and not work in progress.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -90,13 +90,13 @@ class Members:
     def ids(self, role: str) -> set[str]:
         return {member.record.id for member in self.members if member.role == role}
 
+    def executors(self) -> dict[str, Collection[str]]:
+        """The types that each of them serves."""
+        return {member.record.id: member.record.types for member in self.members if member.role == "executor"}
+
     def serving(self, operation_type: str) -> list[str]:
         """The executors that run operations of a type."""
-        return [
-            member.record.id
-            for member in self.members
-            if member.role == "executor" and operation_type in member.record.types
-        ]
+        return [name for name, types in self.executors().items() if operation_type in types]
 
 
 @dataclass(slots=True)

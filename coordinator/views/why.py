@@ -6,7 +6,7 @@ It uses the messages of the public API, so that the page, a command line and an 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 
@@ -265,14 +265,16 @@ class Need(Enum):
     """One of the executors that serve its type must take it."""
     EXECUTOR = "executor"
     """There is none, so one must be started."""
+    LEASE = "lease"
+    """The lease of its runner, which is not alive, must end: then others go on."""
     JOBS = "jobs"
     """Its runner must go on with the jobs."""
 
 
-def need_of(operation: pb.Operation, *, served: bool) -> Need:
+def need_of(operation: pb.Operation, executors: Mapping[str, Collection[str]]) -> Need:
     """What an operation needs; the one derivation that :func:`why`, the page and the doctor share.
 
-    ``served``: whether a live executor serves its type.
+    ``executors``: the types that each live executor serves.
     """
     jobs, completion = operation.jobs, operation.completion
     if completion.parked:
@@ -290,8 +292,14 @@ def need_of(operation: pb.Operation, *, served: bool) -> Need:
     if not jobs.counting and jobs.succeeded + jobs.failed >= jobs.total:
         return Need.LEADER
     if operation.runner:
-        return Need.JOBS
+        return Need.JOBS if operation.runner in executors else Need.LEASE
+    served = any(operation.type in types for types in executors.values())
     return Need.RUNNER if served else Need.EXECUTOR
+
+
+def executors_among(members: Sequence[pb.Member]) -> dict[str, Collection[str]]:
+    """The types that each live executor serves."""
+    return {member.id: member.types for member in members if member.role == "executor"}
 
 
 def to_resolve(operation: str, *, skippable: bool) -> str:
@@ -305,8 +313,9 @@ def _too_many_failed(operation: pb.Operation) -> bool:
 
 
 def _of_operation(operation: pb.Operation, leader: str, members: Sequence[pb.Member], now: float) -> Reason:
-    name, serving = short_name(operation), serving_executors(operation, members)
-    match need_of(operation, served=bool(serving)):
+    name, serving = short_name(operation), _serving(operation, members)
+    executors = executors_among(members)
+    match need_of(operation, executors):
         case Need.DECISION:
             decide = to_resolve(operation.name, skippable=operation.completion.skippable)
             parked = f"{name} is parked{_failing(operation, now)}"
@@ -326,6 +335,10 @@ def _of_operation(operation: pb.Operation, leader: str, members: Sequence[pb.Mem
             return Reason(Mood.PAUSED, f"{name} is paused{held}: {resume}")
         case Need.JOBS:
             return _running(operation, members, now)
+        case Need.LEASE:
+            lost = f"run by {operation.runner}, which is not among the live executors"
+            sentence = f"{name}: {_done(operation, failed=True)}, {lost}; others go on when its lease ends"
+            return Reason(Mood.WAITING, sentence)
         case Need.RUNNER:
             ready = many(len(serving), "executor")
             reports = {
@@ -336,13 +349,12 @@ def _of_operation(operation: pb.Operation, leader: str, members: Sequence[pb.Mem
             )
             return Reason(Mood.WAITING, f"{_without_runner(operation)}: {none}")
         case Need.EXECUTOR:
-            executors = sum(member.role == "executor" for member in members)
-            alive = f"; {many(executors, 'executor')} for other types" if executors else ""
+            alive = f"; {many(len(executors), 'executor')} for other types" if executors else ""
             none = f"no executor serves type {operation.type}{alive}; start one that does: distop executor"
             return Reason(Mood.STUCK, f"{_without_runner(operation)}: {none}")
 
 
-def serving_executors(operation: pb.Operation, members: Sequence[pb.Member]) -> list[pb.Member]:
+def _serving(operation: pb.Operation, members: Sequence[pb.Member]) -> list[pb.Member]:
     """The executors that serve its type."""
     return [member for member in members if member.role == "executor" and operation.type in member.types]
 

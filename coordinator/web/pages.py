@@ -35,6 +35,7 @@ PENDING = {
     Need.RESUME: "Paused",
     Need.RUNNER: "Waits for an executor to take it",
     Need.EXECUTOR: "Waits for an executor to be started",
+    Need.LEASE: "Waits for the lease of its executor to end",
     Need.JOBS: "Its jobs run",
 }
 """What an operation needs next, in a line."""

@@ -28,7 +28,7 @@ from distop.coordinator.views.jobs import STATES, Job, read_jobs
 from distop.coordinator.views.listing import LOOKED, first_tables
 from distop.coordinator.views.operations import from_ended, not_found, read_finished
 from distop.coordinator.views.tables import with_schedules
-from distop.coordinator.views.why import Mood, Need, Reason, need_of, serving_executors, short_name, why
+from distop.coordinator.views.why import Mood, Need, Reason, executors_among, need_of, short_name, why
 from distop.coordinator.web.charts import first_shown
 from distop.coordinator.work.work import Work
 from distop.errors import DistopError, InvalidArgument, Unavailable
@@ -317,7 +317,7 @@ class Reads:
                 operation=message,
                 grid=grid,
                 reason=self._why(table, [Live(message, grid)], members, None),
-                need=need_of(message, served=bool(serving_executors(message, members))),
+                need=need_of(message, executors_among(members)),
                 jobs=shown,
                 next_job=following,
             )

@@ -95,6 +95,13 @@ def test_a_first_job_that_takes_long_is_no_silence():
     assert told(operation(runner="e1", done=0, started_at=moment(NOW - 1000))).mood is Mood.MOVING
 
 
+def test_a_runner_that_is_not_alive_is_waited_for():
+    for members in ((COORDINATOR, OTHER_EXECUTOR), (COORDINATOR,)):
+        reason = told(operation(runner="e1"), members=members)
+        lost = "run by e1, which is not among the live executors; others go on when its lease ends"
+        assert reason == Reason(Mood.WAITING, f"ingest/17: 34 of 120 jobs done, {lost}")
+
+
 @pytest.mark.parametrize(
     ("members", "mood", "end"),
     [
