@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from distop.client import FollowUp, OperationState
+from distop.client import FollowUp, OperationFailed, OperationState
 from distop.errors import AlreadyIngested, InvalidArgument, PreconditionFailed
 from distop.metastore import crashpoints
 from support.refusals import refused
@@ -147,6 +147,9 @@ async def test_what_was_appended_to_a_branch_is_put_on_what_others_have_written(
     refused = await service.run("publish_branch", branch="audit", on_conflict="rebase")
     assert error_of(refused).code == "HEAD_CONFLICT"
     assert "not all that was written to the branch are appends" in error_of(refused).message
+    # What to do stays with an error that is raised at the commit.
+    with pytest.raises(OperationFailed, match="drop the branch, and write it again"):
+        refused.raise_for_outcome()
 
 
 async def test_a_table_that_was_compacted_meanwhile_has_the_same_rows(service: Whole) -> None:
