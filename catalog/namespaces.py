@@ -185,14 +185,14 @@ class Namespaces:
     ) -> bool:
         """Bring a namespace into the requested state; returns whether anything was changed."""
         key = self._keyspace.namespace(name)
-        standing = b""
+        existing = b""
 
         async def decide(read: etcd.TxnResult) -> tuple[etcd.Txn | None, bool]:
-            nonlocal standing
+            nonlocal existing
             kv = read.one(0, key)
             if (op := wanted(kv)) is None:
                 return None, False
-            standing = op.value if isinstance(op, etcd.Put) else b""
+            existing = op.value if isinstance(op, etcd.Put) else b""
             reached("namespace.before")
             return etcd.Txn(
                 (etcd.unchanged(kv),), (op, *self._pointers.audit(f"{action}-namespace", name))
@@ -200,7 +200,7 @@ class Namespaces:
 
         def is_own_write(read: etcd.TxnResult) -> bool | None:
             # It does not matter which caller wrote the same value.
-            return True if read.one(0, key).value == standing else None
+            return True if read.one(0, key).value == existing else None
 
         subject, replied = f"namespace {name!r}", lambda: reached("namespace.after")
         return self._etcd.run(

@@ -260,7 +260,7 @@ class Pointers:
             if found.record is not None and found.record.uuid == record.uuid:
                 return True
             try:  # it may have been renamed since
-                return None if self.standing(claim).exists else False
+                return None if self.existing(claim).exists else False
             except errors.DistopError:
                 return None
 
@@ -292,7 +292,7 @@ class Pointers:
         result = self.etcd.run(lambda client: client.read_at_once(claim.reads()))
         claim.check([result.got(index) for index in range(len(claim.reads()))])
 
-    def standing(self, claim: LocationClaim) -> KeyValue:
+    def existing(self, claim: LocationClaim) -> KeyValue:
         """The present key of a claim."""
         return self.etcd.get(claim.key)
 
@@ -365,10 +365,10 @@ class Pointers:
         """Replace the claim of a table by that of its new record."""
         assert base.record is not None
         claim = LocationClaim.of(self.keyspace, base.record)
-        standing = self.standing(claim)
-        if not claim.is_mine(standing):
+        existing = self.existing(claim)
+        if not claim.is_mine(existing):
             self.check_free(claim)
-        return claim.passed_on(standing, LocationClaim.of(self.keyspace, record))
+        return claim.passed_on(existing, LocationClaim.of(self.keyspace, record))
 
     def settled(
         self,
@@ -402,9 +402,9 @@ class Pointers:
             return Swap.DONE
         if note is not None:
             # It was written by this transaction, by a repetition of the request, or not at all.
-            standing, put = read.got(len(read.results) - 1), note.then[0]
+            existing, put = read.got(len(read.results) - 1), note.then[0]
             assert isinstance(put, Put)
-            return Swap.DONE if standing and standing[0].value == put.value else Swap.LOST
+            return Swap.DONE if existing and existing[0].value == put.value else Swap.LOST
         verdict = is_own_write(read) if read.doubt else False
         return Swap.UNKNOWN if verdict is None else Swap.DONE if verdict else Swap.LOST
 

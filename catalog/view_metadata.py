@@ -116,19 +116,19 @@ def view_after(
     return after
 
 
-def check_view(metadata: ViewMetadata, standing: Mapping[str, str] | None = None) -> None:
+def check_view(metadata: ViewMetadata, existing: Mapping[str, str] | None = None) -> None:
     """Raise :class:`~distop.errors.InvalidArgument` for an invalid view, or one that is too large.
 
     Parameters
     ----------
-    standing:
+    existing:
         Its present properties.
     """
     try:
         UUID(metadata.view_uuid)
     except ValueError:
         raise _bad(f"{metadata.view_uuid[:50]!r} is no UUID", "view-uuid") from None
-    check_properties(metadata.properties, metadata.location, standing)
+    check_properties(metadata.properties, metadata.location, existing)
     kept(metadata.properties)
     if len(metadata.version_log) > MAX_LOG or len(metadata.versions) > MAX_KEPT + MAX_KEPT:
         raise _bad("its history is longer than that of a view may be", "versions")

@@ -106,7 +106,7 @@ class Views:
             key, claim = base.view_kv.key, self._claim(name, record)
             audit = self._pointers.audit("drop-view", name)
             txn = etcd.Txn((etcd.unchanged(base.view_kv),), (etcd.DeleteRange(key), *audit), (etcd.Get(key),))
-            txn += claim.given_up(self._pointers.standing(claim))
+            txn += claim.given_up(self._pointers.existing(claim))
 
             def is_own_write(read: etcd.TxnResult) -> bool:
                 found = _record(read.one(0, key))
@@ -157,10 +157,10 @@ class Views:
         return LocationClaim(self._keyspace, record.location, name, record.uuid)
 
     def _passed_on(self, claim: LocationClaim, to: LocationClaim) -> etcd.Txn:
-        standing = self._pointers.standing(claim)
-        if to.key != claim.key or not claim.is_mine(standing):
+        existing = self._pointers.existing(claim)
+        if to.key != claim.key or not claim.is_mine(existing):
             self._pointers.check_free(to)
-        return claim.passed_on(standing, to)
+        return claim.passed_on(existing, to)
 
 
 def _record(kv: etcd.KeyValue) -> ViewRecord | None:

@@ -151,7 +151,7 @@ class Landing:
         found = sorted(walk.batches(outer or LandingScope()), key=lambda one: one.name.encode())
         try:
             ordering = self._table.ordering()
-            self._tell_failed(ordering, report)
+            self._report_failed(ordering, report)
             report.problems.update({name: self._rewritten_message(name) for name in ordering.rewritten})
             doubtful = self._perhaps_forgotten(found, ordering)
             if doubtful:
@@ -277,7 +277,7 @@ class Landing:
             f"distop backlog replace {self._table.name} {name}"
         )
 
-    def _tell_failed(self, ordering: Ordering, report: LandingReport) -> None:
+    def _report_failed(self, ordering: Ordering, report: LandingReport) -> None:
         """Failed unordered batches: their folders are examined again, since another configuration may fix
         them."""
         for block in ordering.failed:

@@ -70,7 +70,7 @@ class Tls:
         own."""
         return grpc.dynamic_ssl_server_credentials(
             self._shown,
-            self._renewed,  # type: ignore[arg-type]  # the stubs do not know that None says: no news
+            self._renewed,  # type: ignore[arg-type]  # the stubs do not know that None means no change
             require_client_authentication=bool(self._config.client_ca),
         )
 

@@ -1,4 +1,4 @@
-"""What the host of an address tells."""
+"""The host of an address: whether it is this machine, and how it is written."""
 
 from __future__ import annotations
 

@@ -221,7 +221,7 @@ class History:
 
 
 class SnapshotStreamReader(datasource.DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One ``spark.readStream``."""
+    """The reader behind ``spark.readStream``: the rows of snapshots that follow the first one."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         for name, given in (("snapshotId", options.snapshot_id), ("asOf", options.as_of)):

@@ -254,7 +254,7 @@ class MergeBatch:
         return int(self._rows.num_rows)
 
     def _newest(self, rows: pa.Table) -> Places:
-        """One row of each key."""
+        """The positions of the rows that count: of each key the newest."""
         keys, order = rows.select(self._names), None
         if self._order_by:
             numbered = _numbered(rows.select([self._order_by]), _OURS)

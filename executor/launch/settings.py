@@ -182,7 +182,7 @@ def _is_pex(name: str) -> bool:
 
 
 def _holds_distop(file: str) -> bool:
-    """Whether an archive has the package in it; of one that is not here its name tells."""
+    """Whether an archive has the package in it; of one that is not here its name decides."""
     path = Path(urlsplit(file).path)
     try:
         with zipfile.ZipFile(path) as archive:

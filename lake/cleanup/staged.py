@@ -154,7 +154,7 @@ def remove_attempt(operation: OperationArg, partition: str, attempt: str) -> Non
     table_format = format_of(operation)
     for name in (*kept_folders(table_format), *passing_folders_of(operation)):
         folder = staging_folder(operation, name)
-        # The stem is followed by a part that tells the files of one attempt apart, never by more of its name.
+        # After the stem comes a part that distinguishes the files of one attempt, never more of its name.
         theirs = (
             f"{folder}/{file}"
             for file, is_folder, _ in entries(folder, operation.storage)

@@ -64,12 +64,12 @@ class Successor:
     dropped: list[str]
     """Metadata files that the metadata log no longer names."""
     file: TableFile | None = None
-    """The same, parsed; not written yet."""
+    """The content, parsed; not written yet."""
 
 
 @dataclass(frozen=True)
 class TableFile:
-    """One metadata file."""
+    """A metadata file of a table, parsed."""
 
     location: str | None
     """``None``: the table is not written yet."""

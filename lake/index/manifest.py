@@ -78,7 +78,7 @@ class IndexManifest(msgspec.Struct, kw_only=True, omit_defaults=True, rename="ca
         return {part.path for part in self.parts if part.path}
 
     def without(self, places: Collection[int]) -> IndexManifest:
-        """The same index without some parts."""
+        """The index without the parts at these positions."""
         kept = [part for place, part in enumerate(self.parts) if place not in places]
         return msgspec.structs.replace(self, parts=kept)
 

@@ -1,7 +1,7 @@
 """Publishes into a plain directory tree: folders, then renames, then deletions, then ``_SUCCESS``.
 
 A tree has no pointer that moves atomically, so a reader may see some files of an operation before the others.
-``_SUCCESS`` tells: the old one is removed first, the new one is written last. The guarantee is the final
+``_SUCCESS`` shows: the old one is removed first, the new one is written last. The guarantee is the final
 state: every file exists once, under a name that no other operation uses, and replaced files are gone.
 """
 
@@ -40,7 +40,7 @@ from distop.operations.job import staging_folder
 
 
 class ListedFile(msgspec.Struct, array_like=True, omit_defaults=True):
-    """One file of a job."""
+    """A file that a job has staged."""
 
     name: str
     """In the operation's folder."""
@@ -168,10 +168,10 @@ class FilesHead(TransactionalStep):
         """See :class:`TransactionalStep`."""
         arg = context.view.arg
         layout = arg.argument.get("layout") or {}
-        standing = decode(context.head.value, Head, context.head.key) if context.head.exists else None
-        if standing is not None and standing.layout:
+        existing = decode(context.head.value, Head, context.head.key) if context.head.exists else None
+        if existing is not None and existing.layout:
             # The columns may have been altered meanwhile; the operation's new columns are added on top.
-            present, planned = Layout.from_json(standing.layout), Layout.from_json(layout)
+            present, planned = Layout.from_json(existing.layout), Layout.from_json(layout)
             schema = put_on(present.schema, planned.schema, evolution_of(arg))
             layout = replace(present, schema=schema).to_json()
         head = Head(metadata_location="", operation=str(arg.id), layout=layout)

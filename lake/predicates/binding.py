@@ -33,7 +33,7 @@ Plain: TypeAlias = bool | int | float | Decimal | str | bytes
 (UTC), UUIDs and binary values bytes."""
 
 Order: TypeAlias = str
-"""One of ``< <= > >= = !=``."""
+"""How two values are compared: ``<``, ``<=``, ``>``, ``>=``, ``=`` or ``!=``."""
 
 _OPPOSITE: Final = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "=": "!=", "!=": "="}
 _EXACT = Context(prec=1000)
@@ -58,7 +58,7 @@ class BoundColumn:
 
 @dataclass(frozen=True, slots=True)
 class Always:
-    """The same for all rows."""
+    """A condition that is true, or false, for all rows."""
 
     value: bool
 

@@ -128,7 +128,7 @@ class _ByAge:
         self._ages = [_age(entry) for entry in ordered]
 
     def since(self, age: int) -> list[DataFile]:
-        """Those of this age and newer."""
+        """The delete files of this sequence number and newer."""
         return self.files[bisect_left(self._ages, age) :]
 
 

@@ -160,7 +160,7 @@ def _jobs(tasks: Sequence[FileScanTask], job_bytes: int) -> Iterator[list[FileSc
 
 
 class SnapshotPlan(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel", dict=True):
-    """See the module."""
+    """The plan of an operation that rewrites files of one snapshot, as it is recorded."""
 
     where: str
     """Rows for which this is true may be deleted."""

@@ -134,7 +134,7 @@ class Changed:
     removed: int = 0
     added: int = 0
     inserted: int = 0
-    """Those of jobs without files."""
+    """Rows that jobs without files of the table have added."""
 
     @classmethod
     def of(cls, view: OperationView, jobs: Sequence[Sequence[FileScanTask]], plan: SnapshotPlan) -> Changed:

@@ -67,12 +67,12 @@ class RewritePartition(msgspec.Struct, array_like=True, frozen=True):
 
 
 class RewritePlan(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel", dict=True):
-    """See the module."""
+    """The plan of a compaction, as it is recorded."""
 
     layout: dict[str, Any]
     """The table's; see :meth:`distop.lake.layout.model.Layout.to_json`."""
     earlier: list[dict[str, Any]] = []
-    """The same for each earlier partition spec of files to rewrite, with a schema that has its columns."""
+    """A layout for each earlier partition spec of files to rewrite, with a schema that has its columns."""
     snapshot_id: str | None = None
     """The snapshot with the files. A string, since JSON readers' numbers are too small for it."""
     folders: list[str] = []

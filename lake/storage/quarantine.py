@@ -60,7 +60,7 @@ class PagePosition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """One row in quarantine."""
+    """A row in quarantine: one line of its file."""
 
     entry: dict[str, Any]
 
@@ -104,7 +104,7 @@ class Kept:
 
     @property
     def raw(self) -> str:
-        """Its text, for people."""
+        """The text of the row, for people."""
         return str(self.entry.get(RAW, ""))
 
     @property

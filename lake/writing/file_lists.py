@@ -186,7 +186,7 @@ class WrittenFile:
 
     path: str
     key: PartitionKey
-    """Its partition."""
+    """The partition that its rows belong to."""
     size: int
     """Bytes."""
     footer: pq.FileMetaData

@@ -51,7 +51,7 @@ def _has_x(text: bytes) -> bool:
 
 
 def _characters(texts: pa.Array) -> bytes:
-    """Those of all texts together."""
+    """The bytes of all texts, one after the other."""
     _, offsets, characters = texts.buffers()
     if characters is None or not len(texts):
         return b""

@@ -146,7 +146,7 @@ class OrderingRecord(Record, kw_only=True):
     returning: dict[str, Returning] = msgspec.field(default_factory=dict)
     """Batches that a rollback has taken out and that do not wait again yet."""
     returning_unordered: dict[str, Returning] = msgspec.field(default_factory=dict)
-    """The same for unordered batches."""
+    """Unordered batches that a rollback has taken out and that do not wait again yet."""
     rewritten: list[str] = msgspec.field(default_factory=list)
     """Applied batches whose sources were written again since."""
     signals: list[str] = msgspec.field(default_factory=list)

@@ -159,7 +159,7 @@ async def enqueue(
                 return None, Answer(became=Queued.ALREADY_QUEUED)
             if last is None or (last.outcome, last.operation) != ("applied", rewritten_since):
                 return None, Answer(became=Queued.ALREADY_APPLIED, operation=last.operation if last else "")
-            # Rows that one operation has added with those of other batches cannot be told apart.
+            # Rows that one operation has added with those of other batches cannot be distinguished.
             if not replace or last.together > 1:
                 put = etcd.Put(keys.ordering, encode(ordering.with_rewritten(batch)))
                 compares = tuple(map(etcd.unchanged, (table, ordering_kv, *own)))

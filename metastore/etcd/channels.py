@@ -116,7 +116,7 @@ def _fill_ops(messages: Any, ops: Iterable[etcd.Op]) -> None:
 
 
 def key_value(message: kv_pb2.KeyValue) -> etcd.KeyValue:
-    """One key as etcd describes it."""
+    """A key with its value and revisions, from etcd's message."""
     return etcd.KeyValue(
         message.key, message.value, message.mod_revision, message.create_revision, message.lease
     )

@@ -108,7 +108,7 @@ class Outcome(Enum):
     """The outcome of an attempt."""
 
     WON = "won"
-    """Its result is the job's."""
+    """The result of the attempt is the job's result."""
     LOST = "lost"
     """The job has another result; this attempt does not count."""
     GONE = "gone"
@@ -119,7 +119,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The answer to a mark."""
+    """What became of a mark, and why."""
 
     outcome: Outcome
     reason: str = ""

@@ -37,7 +37,7 @@ class MemberRecord(Record, kw_only=True):
     host: str = ""
     pid: int = 0
     distop: str = ""
-    """Its version; empty: unknown."""
+    """The version of distop that it runs; empty: unknown."""
     started_at: float = 0.0
     types: list[str] = []
     """Operation types an executor serves."""

@@ -359,7 +359,7 @@ class RunRecord(Record, kw_only=True):
     """``<root>.run``: of a dynamic plan, the run whose results count. Those of any other run do not."""
 
     token: int
-    """Its run token."""
+    """The token of the run, as in the results of its jobs."""
     count: int | None = None
     """How many results it has; ``None``: not all exist yet. Once set it never changes."""
     tasks: int = 0
@@ -481,7 +481,7 @@ class SeriesRecord(Record, kw_only=True):
 
 
 class SeriesEntry(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):
-    """One operation of a series."""
+    """An operation of a series, as the next one of the series counts it."""
 
     operation: str
     started_at: float = 0.0

@@ -291,7 +291,7 @@ class Marks(Mapping[str, Mapping[str, str]]):
         return None if self.chunks.none else self.chunks.get(position(source, partition))
 
     def of_source(self, source: str) -> Iterator[Entry]:
-        """Those of a source, in order."""
+        """The watermarks of a source, in the order of their partitions' names."""
         start = position(source)
         return self.between(start, prefix_end(start))
 

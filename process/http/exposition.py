@@ -11,7 +11,7 @@ from starlette.responses import PlainTextResponse, Response
 
 
 def process_registry() -> CollectorRegistry:
-    """A new registry, with what every process tells of itself: version, CPU, memory, descriptors."""
+    """A new registry, with the metrics of every process: version, CPU, memory, descriptors."""
     registry = CollectorRegistry()
     Info("distop_build", "The version that runs", registry=registry).info({"version": version("distop")})
     ProcessCollector(registry=registry)
@@ -21,7 +21,7 @@ def process_registry() -> CollectorRegistry:
 
 
 def show_metrics(request: Request, registry: CollectorRegistry) -> Response:
-    """The answer to a scrape."""
+    """The metrics, in the format that the scraper accepts."""
     encode, kind = choose_encoder(request.headers.get("accept", ""))
     return Response(encode(registry), headers={"content-type": kind})
 

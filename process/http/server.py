@@ -28,7 +28,7 @@ class HttpServer:
     Parameters
     ----------
     listen:
-        ``host:port``; port 0 picks a free one, which :attr:`address` then tells.
+        ``host:port``; port 0 picks a free one, which :attr:`address` then has.
     option:
         Of the command line, which says where to listen.
     connections:

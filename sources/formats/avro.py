@@ -330,7 +330,7 @@ class _Header:
     """What the beginning of a file says of the rest."""
 
     size: int
-    """Its own bytes."""
+    """Bytes that the header takes."""
     marker: bytes
     codec: str
     schema: dict[str, Any]

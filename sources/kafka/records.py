@@ -89,7 +89,7 @@ class Records:
 
 @dataclass(frozen=True, slots=True)
 class _TextOfValues:
-    """One value per line."""
+    """Values of records, one on each line."""
 
     data: bytes
     count: int

@@ -211,9 +211,9 @@ def _how_read(plan: IngestPlan) -> tuple[dict[str, Any], str]:
     if plan.path_columns:
         argument["partition_columns_from_path"] = True
         return argument, f"the folders of their files name {plan.path_columns[0]!r}"
-    beside = set(plan.kafka.metadata.values()).intersection(plan.targets) if plan.kafka is not None else ()
-    if beside:
-        return argument, f"{min(beside)!r} is no part of a record's value"
+    outside = set(plan.kafka.metadata.values()).intersection(plan.targets) if plan.kafka is not None else ()
+    if outside:
+        return argument, f"{min(outside)!r} is no part of a record's value"
     if file_format not in ("csv", "jsonl"):
         return argument, f"they are no text, but {file_format}"
     return argument, ""

@@ -20,7 +20,7 @@ from distop.spark_jobs.maintenance.heads import branch_snapshot
 from distop.spark_jobs.rules.checks import RowChecks
 from distop.spark_jobs.rules.gate import table_io, write_findings
 from distop.spark_jobs.rules.model import MAX_SAMPLES, Rule, RuleSet
-from distop.spark_jobs.rules.parsing import parse_rules, shown_columns, told_apart
+from distop.spark_jobs.rules.parsing import distinguishable, parse_rules, shown_columns
 from distop.spark_jobs.tables import SnapshotGroups, TableSnapshot, open_snapshot, recorded
 
 MAX_PLAN_BYTES = 1_000_000
@@ -38,7 +38,7 @@ def plan_validation(request: PlanRequest, argument: ValidateArgument) -> Plan:
     metadata = snapshot.metadata
     sources = [term.source_id for spec in metadata.partition_specs for term in spec.fields]
     parsed_rules = parse_rules(argument.rules, snapshot.schema)
-    rules = told_apart(
+    rules = distinguishable(
         RuleSet(
             rules=parsed_rules,
             shown=shown_columns(argument.show, snapshot.schema, sources),

@@ -37,7 +37,7 @@ from distop.operations.arguments import invalid
 from distop.operations.job import JobContext, staging_folder, staging_stem
 from distop.spark_jobs.rules.checks import RowChecks, Samples, Violation
 from distop.spark_jobs.rules.model import MAX_SAMPLES, ChecksArgument, RuleSet
-from distop.spark_jobs.rules.parsing import parse_rules, shown_columns, told_apart
+from distop.spark_jobs.rules.parsing import distinguishable, parse_rules, shown_columns
 
 VIOLATED = "violated"
 """Field of a job's result: ``[[position of the rule, rows that break it], ...]``; ``"report"`` if that is too
@@ -234,7 +234,7 @@ def rules_of(
         samples=samples,
         report_only=all(one.report_only for one in given),
     )
-    return told_apart(rules, field)
+    return distinguishable(rules, field)
 
 
 def check_option(table: TableRecord, schema: Schema | None) -> None:

@@ -204,8 +204,8 @@ def _check_count(field: str, count: int) -> None:
         raise _invalid(field, f"there are {count:,} rules, at most {MAX_RULES} are checked at a time")
 
 
-def told_apart(rules: RuleSet, field: str = "rules") -> RuleSet:
-    """The same rules, if SQL can tell their columns apart, and those that are shown.
+def distinguishable(rules: RuleSet, field: str = "rules") -> RuleSet:
+    """The same rules, if SQL can distinguish their columns, and those that are shown.
 
     Raises :class:`~distop.errors.InvalidArgument`.
     """

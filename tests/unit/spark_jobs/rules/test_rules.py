@@ -26,7 +26,7 @@ from distop.spark.operation import Write
 from distop.spark_jobs.rules import engine
 from distop.spark_jobs.rules.checks import RowChecks, Violation
 from distop.spark_jobs.rules.model import RawRules, RuleArgument, RuleSet
-from distop.spark_jobs.rules.parsing import parse_rules, shown_columns, told_apart
+from distop.spark_jobs.rules.parsing import distinguishable, parse_rules, shown_columns
 from support.refusals import refused
 
 SCHEMA = parse_schema(
@@ -222,8 +222,8 @@ def test_columns_that_sql_does_not_tell_apart() -> None:
     both = parse_rules([RuleArgument(not_null=["id", "ID"])], schema)
     for rules in (RuleSet(rules=both), RuleSet(rules=both[:1], shown=["ID"])):
         with pytest.raises(InvalidArgument, match="differ only in case"):
-            told_apart(rules)
-    assert told_apart(RuleSet(rules=both[:1], shown=["id", "n"])).columns == ["id", "n"]
+            distinguishable(rules)
+    assert distinguishable(RuleSet(rules=both[:1], shown=["id", "n"])).columns == ["id", "n"]
 
 
 def test_very_many_rules_are_refused_before_the_first_is_parsed() -> None:
