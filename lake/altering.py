@@ -28,19 +28,7 @@ from distop.lake.delta.output import add_columns
 from distop.lake.iceberg.columns import schema_updates
 from distop.lake.iceberg.metadata_files import TableFile
 from distop.lake.iceberg.snapshots import Draft
-from distop.lake.layout.changes import (
-    AddColumn,
-    Change,
-    ColumnChange,
-    DropColumn,
-    RenameColumn,
-    SetPartitioning,
-    SetProperties,
-    SetRules,
-    changed_columns,
-    is_there,
-    refused,
-)
+from distop.lake.layout import changes as layout_changes
 from distop.lake.layout.evolution import check_new_names, evolution_of
 from distop.lake.layout.model import Layout, check_format, file_io
 from distop.lake.layout.partitioning import Partitioner
@@ -75,7 +63,7 @@ class Altered:
     """Removes what was written, once it is certain that it is not visible. Never raises."""
 
 
-def altered(record: TableRecord, head: Head | None, changes: Sequence[Change]) -> Altered:
+def altered(record: TableRecord, head: Head | None, changes: Sequence[layout_changes.Change]) -> Altered:
     """Apply the changes to a table. Blocking; for a Delta table, columns are added to its own log here.
 
     Raises
@@ -92,9 +80,9 @@ def altered(record: TableRecord, head: Head | None, changes: Sequence[Change]) -
     _check_format_can(record, changes)
     if record.format == DELTA:
         # An earlier attempt may have added them before it lost a race. Errors name the others by position.
-        nothing = SetProperties()
-        changes = [nothing if is_there(layout.schema, one) else one for one in changes]
-    schema = changed_columns(layout.schema, changes, layout.last_column_id)
+        nothing = layout_changes.SetProperties()
+        changes = [nothing if layout_changes.is_there(layout.schema, one) else one for one in changes]
+    schema = layout_changes.changed_columns(layout.schema, changes, layout.last_column_id)
     if "schema" in record.options:
         record.options["schema"] = _written(schema)
     if record.format == DELTA:
@@ -108,13 +96,13 @@ def altered(record: TableRecord, head: Head | None, changes: Sequence[Change]) -
     return _iceberg(record, head, schema, changes)
 
 
-def _options(record: TableRecord, changes: Iterable[Change]) -> dict[str, Any]:
+def _options(record: TableRecord, changes: Iterable[layout_changes.Change]) -> dict[str, Any]:
     new, location = dict(record.options), record.location
     for change in changes:
         match change:
-            case SetPartitioning():
+            case layout_changes.SetPartitioning():
                 new["partitionBy"] = list(change.terms)
-            case SetProperties():
+            case layout_changes.SetProperties():
                 check_properties(change.set, location)
                 kept = {
                     name: value
@@ -122,7 +110,7 @@ def _options(record: TableRecord, changes: Iterable[Change]) -> dict[str, Any]:
                     if name not in change.unset
                 }
                 new["properties"] = kept | stored(change.set)
-            case SetRules():
+            case layout_changes.SetRules():
                 new["checks"] = change.checks
     return {
         name: value
@@ -131,16 +119,18 @@ def _options(record: TableRecord, changes: Iterable[Change]) -> dict[str, Any]:
     }
 
 
-def _unpublished(record: TableRecord, changes: Sequence[Change]) -> Altered:
+def _unpublished(record: TableRecord, changes: Sequence[layout_changes.Change]) -> Altered:
     """An empty table: its options are all there is."""
     if "schema" not in record.options:
         for position, change in enumerate(changes):
-            if isinstance(change, ColumnChange):
-                raise refused(position, "the table has no columns yet: the first ingest decides")
+            if isinstance(change, layout_changes.ColumnChange):
+                raise layout_changes.refused(
+                    position, "the table has no columns yet: the first ingest decides"
+                )
         check_terms(record.options.get("partitionBy", []))
         return Altered(record=record, head=None, schema=None)
     present = parse_schema(record.options["schema"])
-    schema = changed_columns(present, changes, 0)
+    schema = layout_changes.changed_columns(present, changes, 0)
     record.options["schema"] = _written(schema)
     layout = new_layout(record, schema)
     Partitioner(layout.schema, layout.spec)
@@ -158,11 +148,11 @@ def _written(schema: Schema) -> list[str]:
     ]
 
 
-def _check_format_can(record: TableRecord, changes: Sequence[Change]) -> None:
+def _check_format_can(record: TableRecord, changes: Sequence[layout_changes.Change]) -> None:
     """Only Iceberg's files name columns by id and record their own partitioning."""
     if record.format not in (FILES, DELTA):
         return
-    allowed = (AddColumn, SetProperties, SetRules)
+    allowed = (layout_changes.AddColumn, layout_changes.SetProperties, layout_changes.SetRules)
     for position, change in enumerate(changes):
         if not isinstance(change, allowed):
             kind = type(change).__struct_config__.tag
@@ -182,7 +172,9 @@ def _add_to_delta(record: TableRecord, present: Schema, wanted: Schema) -> None:
         add_columns(record.location, Layout(Schema(*added), PartitionSpec()), storage_of(record))
 
 
-def _iceberg(record: TableRecord, head: Head, schema: Schema, changes: Sequence[Change]) -> Altered:
+def _iceberg(
+    record: TableRecord, head: Head, schema: Schema, changes: Sequence[layout_changes.Change]
+) -> Altered:
     storage = storage_of(record)
     file = TableFile.read(head.metadata_location, storage=storage)
     base = file.metadata
@@ -191,10 +183,10 @@ def _iceberg(record: TableRecord, head: Head, schema: Schema, changes: Sequence[
     spec = base.spec()
     for change in changes:
         match change:
-            case SetPartitioning():
+            case layout_changes.SetPartitioning():
                 spec = _spec(base, schema, change.terms)
                 updates += _spec_updates(base, spec)
-            case SetProperties():
+            case layout_changes.SetProperties():
                 new = stored(change.set)
                 updates += [SetPropertiesUpdate(updates=new)] if new else []
                 gone = [name for name in change.unset if name in base.properties]
@@ -260,7 +252,9 @@ def _spec_updates(base: TableMetadata, spec: PartitionSpec) -> list[TableUpdate]
 # -- running operations ------------------------------------------------------------------------------
 
 
-def check_running(record: TableRecord, changes: Sequence[Change], running: Iterable[OperationArg]) -> None:
+def check_running(
+    record: TableRecord, changes: Sequence[layout_changes.Change], running: Iterable[OperationArg]
+) -> None:
     """Refuse changes that would invalidate the plan of a running operation.
 
     Raises :class:`~distop.errors.IncompatibleOperation`, which names the operation and the reason.
@@ -274,18 +268,24 @@ def check_running(record: TableRecord, changes: Sequence[Change], running: Itera
                 )
 
 
-def _in_the_way(change: Change, operation: OperationArg) -> str:
+def _in_the_way(change: layout_changes.Change, operation: OperationArg) -> str:
     mode = str(operation.argument.get("mode") or "")
     match change:
-        case AddColumn(column=name) | RenameColumn(to=name) if name.casefold() in _brings(operation):
+        case layout_changes.AddColumn(column=name) | layout_changes.RenameColumn(to=name) if (
+            name.casefold() in _brings(operation)
+        ):
             return f"it adds a column {name!r} itself"
-        case RenameColumn(column=name) | DropColumn(column=name) if (
+        case layout_changes.RenameColumn(column=name) | layout_changes.DropColumn(column=name) if (
             operation.builds_index and operation.object == name
         ):
             return f"it builds an index of column {name!r}"
-        case SetPartitioning() if mode == "overwrite_partitions":
+        case layout_changes.SetPartitioning() if mode == "overwrite_partitions":
             return "it replaces partitions as they were when it began"
-        case SetRules() if operation.effect in (Effect.APPENDS, Effect.WRITES, Effect.REPLACES):
+        case layout_changes.SetRules() if operation.effect in (
+            Effect.APPENDS,
+            Effect.WRITES,
+            Effect.REPLACES,
+        ):
             return "its rows are checked by the rules of when it began"
     return ""
 

@@ -13,15 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from distop.errors import InvalidArgument, JobResultTooLarge
-from distop.metastore.records.operation import (
-    MAX_CHECKPOINT_BYTES,
-    MAX_JOB_RECORD_BYTES,
-    ErrorRecord,
-    JobRecord,
-    OperationArg,
-    OperationOptions,
-    StepRecord,
-)
+from distop.metastore.records import operation as records
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import Head, TableRecord, Watermarks
 from distop.operations.api import DistributedOperation, OperationView, Plan, PlanRequest, is_swept
@@ -41,7 +33,7 @@ class TrialJob(JobContext):
 
     def __init__(
         self,
-        operation: OperationArg,
+        operation: records.OperationArg,
         partition: str,
         *,
         resumable: bool = False,
@@ -65,8 +57,10 @@ class TrialJob(JobContext):
     def save_checkpoint(self, value: bytes) -> None:
         if not self._resumable:
             raise InvalidArgument(f"operation type {self.operation.type!r} keeps no checkpoints")
-        if len(value) > MAX_CHECKPOINT_BYTES:
-            raise InvalidArgument(f"the checkpoint takes {len(value):,} bytes of {MAX_CHECKPOINT_BYTES:,}")
+        if len(value) > records.MAX_CHECKPOINT_BYTES:
+            raise InvalidArgument(
+                f"the checkpoint takes {len(value):,} bytes of {records.MAX_CHECKPOINT_BYTES:,}"
+            )
         self.raise_if_cancelled()
         self.checkpoint = bytes(value)
 
@@ -113,7 +107,7 @@ class Trial:
     watermarks: Watermarks = field(default_factory=dict)
     partitions: Sequence[str] | None = None
     object: str = ""
-    options: OperationOptions = field(default_factory=OperationOptions)
+    options: records.OperationOptions = field(default_factory=records.OperationOptions)
     scratch: Path | None = None
 
     def __post_init__(self) -> None:
@@ -132,7 +126,7 @@ class Trial:
             )
         )
         names = self.plan.partitions
-        made = OperationArg(
+        made = records.OperationArg(
             table=self.table,
             type=self.kind.type,
             instance=1,
@@ -149,9 +143,9 @@ class Trial:
             builds_index=self.kind.builds_index,
             effect=self.kind.effect,
         )
-        self.operation: OperationArg = decode(encode(made), OperationArg)
+        self.operation: records.OperationArg = decode(encode(made), records.OperationArg)
         """The input of jobs: the plan as read from etcd."""
-        self.jobs: dict[str, JobRecord] = {}
+        self.jobs: dict[str, records.JobRecord] = {}
         """The record of each job that has ended, by its name."""
 
     @property
@@ -180,13 +174,15 @@ class Trial:
         attempt = self.job(job) if isinstance(job, str) else job
         try:
             result = dict(self.kind.start_or_resume_job(attempt) or {})
-            value = encode(JobRecord(state="success", attempt=attempt.attempt, result=result, at=1e9))
-            if len(value) > MAX_JOB_RECORD_BYTES:
-                raise JobResultTooLarge(f"the result takes {len(value):,} bytes of {MAX_JOB_RECORD_BYTES:,}")
+            value = encode(records.JobRecord(state="success", attempt=attempt.attempt, result=result, at=1e9))
+            if len(value) > records.MAX_JOB_RECORD_BYTES:
+                raise JobResultTooLarge(
+                    f"the result takes {len(value):,} bytes of {records.MAX_JOB_RECORD_BYTES:,}"
+                )
         except BaseException:
             self.kind.cancel_job_and_cleanup(attempt)
             raise
-        self.jobs[attempt.partition] = decode(value, JobRecord)
+        self.jobs[attempt.partition] = decode(value, records.JobRecord)
         return self.jobs[attempt.partition].result
 
     def run_all(self) -> list[dict[str, Any]]:
@@ -207,11 +203,11 @@ class Trial:
             arg=self.operation,
             jobs={} if failed else dict(self.jobs),
             token=f"{self.operation.id}/{self.operation.uuid}",
-            error=ErrorRecord(code="JOB_FAILED", message="a trial of failure") if failed else None,
+            error=records.ErrorRecord(code="JOB_FAILED", message="a trial of failure") if failed else None,
         )
         self.kind.sweep_operation(view)
         return view
 
-    def steps(self) -> list[StepRecord]:
+    def steps(self) -> list[records.StepRecord]:
         """The steps that would publish it."""
         return list(self.kind.commit_steps(self.operation))

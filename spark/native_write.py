@@ -35,15 +35,8 @@ from distop.lake.writing.file_lists import IcebergFileList, WrittenFile
 from distop.lake.writing.prepared import PreparedTask, folder_of
 from distop.sources.formats.columns import fitting
 from distop.sources.formats.types import table_type
+from distop.spark import publication as publishing
 from distop.spark.options import WriteOptions
-from distop.spark.publication import (
-    GIVE_UP_S,
-    Deadline,
-    Publication,
-    WriteOutcome,
-    give_up,
-    publish,
-)
 from distop.spark.reading import spark_columns
 from distop.spark.target import WriteTarget, connect, open_target
 from distop.spark_jobs.spark_types import allow_times, arrow_schema
@@ -65,12 +58,12 @@ MICROS = -62_135_596_800_000_000, 253_402_300_799_999_999
 """The years 1 to 9999 in UTC, in microseconds since 1970."""
 
 
-def write_frame(frame: DataFrame, options: WriteOptions) -> WriteOutcome:
+def write_frame(frame: DataFrame, options: WriteOptions) -> publishing.WriteOutcome:
     """Write and publish; raises as :func:`distop.spark.api.write`."""
     with connect(options) as client:
         target = open_target(client, options, frame.schema)
         check_native(target.layout, arrow_schema(frame.schema))
-        publication = Publication(
+        publication = publishing.Publication(
             target=target,
             request_id=options.request_id or target.write,
             mode=options.mode,
@@ -80,9 +73,9 @@ def write_frame(frame: DataFrame, options: WriteOptions) -> WriteOutcome:
             rows, without_nan = _write_files(frame, target)
             tasks = describe(target, rows, without_nan)
         except BaseException:
-            give_up(client, publication, Deadline(GIVE_UP_S))
+            publishing.give_up(client, publication, publishing.Deadline(publishing.GIVE_UP_S))
             raise
-        return publish(client, publication, tasks, Deadline(options.commit_timeout_s))
+        return publishing.publish(client, publication, tasks, publishing.Deadline(options.commit_timeout_s))
 
 
 def check_native(layout: Layout, rows: pa.Schema) -> None:

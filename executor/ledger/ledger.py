@@ -30,21 +30,7 @@ from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Txn
 from distop.metastore.etcd.update import PATIENCE_S, settle
-from distop.metastore.operations.jobs import (
-    MAX_GROUP,
-    WON,
-    Claimed,
-    Mark,
-    Occupied,
-    Outcome,
-    Verdict,
-    count_try,
-    flat_txn,
-    is_plain,
-    mark_txn,
-    take_group,
-    verdicts,
-)
+from distop.metastore.operations import jobs
 from distop.metastore.operations.runs import Run
 
 log = logging.getLogger(__name__)
@@ -60,14 +46,14 @@ T = TypeVar("T")
 class Submitter(Protocol):
     """The sender of marks, which gets the verdicts (on the event loop; must not block)."""
 
-    def answered(self, answers: list[tuple[int, Mark, Verdict]]) -> None:
+    def answered(self, answers: list[tuple[int, jobs.Mark, jobs.Verdict]]) -> None:
         """Verdicts, each with the number and the mark it was submitted with."""
 
     def unanswered(self, numbers: list[int], error: DistopError) -> None:
         """These may or may not have been marked: etcd did not answer in time."""
 
 
-_Entry = tuple[Submitter, int, Mark]
+_Entry = tuple[Submitter, int, jobs.Mark]
 
 
 class _Queue:
@@ -79,8 +65,8 @@ class _Queue:
         self.flying = 0
 
     def take(self) -> list[_Entry]:
-        head = list(islice(self.waiting, MAX_GROUP))
-        count = take_group(self.run, [mark for _, _, mark in head])
+        head = list(islice(self.waiting, jobs.MAX_GROUP))
+        count = jobs.take_group(self.run, [mark for _, _, mark in head])
         for _ in range(count):
             self.waiting.popleft()
         return head[:count]
@@ -100,7 +86,7 @@ class MarkBatcher:
         self._queues: dict[tuple[bytes, int], _Queue] = {}
         self._turns: deque[_Queue] = deque()
         self._sending: set[asyncio.Task[None]] = set()
-        self.answered: Counter[Outcome] = Counter()
+        self.answered: Counter[jobs.Outcome] = Counter()
         self.unanswered = self.groups = 0
         """So far: marks by their verdict, and without one; and the groups in which they were sent."""
         self._closed = False
@@ -112,7 +98,7 @@ class MarkBatcher:
         """Marks that wait for a transaction."""
         return sum(len(queue.waiting) for queue in self._queues.values())
 
-    def submit(self, run: Run, submitter: Submitter, marks: list[tuple[int, Mark]]) -> None:
+    def submit(self, run: Run, submitter: Submitter, marks: list[tuple[int, jobs.Mark]]) -> None:
         """Accept marks. The submitter has to bound how many wait here."""
         queue = self._queues.get(run.key)
         if queue is None:
@@ -165,16 +151,16 @@ class MarkBatcher:
                 self._idle.set()
             self._send_what_fits()
 
-    async def _answers(self, run: Run, marks: list[Mark]) -> list[Verdict]:
+    async def _answers(self, run: Run, marks: list[jobs.Mark]) -> list[jobs.Verdict]:
         """Send a group until the verdict of each mark is known: all at once, or else each for itself."""
         doubt = False
-        if all(is_plain(mark) for mark in marks):
+        if all(jobs.is_plain(mark) for mark in marks):
             try:
                 reached("mark.before")
-                result = await self._client.txn(flat_txn(run, marks))
+                result = await self._client.txn(jobs.flat_txn(run, marks))
                 reached("mark.after")
                 if result.succeeded:
-                    return [WON] * len(marks)
+                    return [jobs.WON] * len(marks)
             except OutcomeUnknown:
                 doubt = True
             except DistopError as error:
@@ -186,7 +172,7 @@ class MarkBatcher:
             nonlocal marks
             if repeated or doubt:
                 marks = [msgspec.structs.replace(mark, repeated=True) for mark in marks]
-            return mark_txn(run, marks)
+            return jobs.mark_txn(run, marks)
 
         reached("mark_each.before")
         result = await settle(
@@ -195,7 +181,7 @@ class MarkBatcher:
             patience_s=self._patience_s,
             replied=lambda: reached("mark_each.after"),
         )
-        return verdicts(run, marks, result)
+        return jobs.verdicts(run, marks, result)
 
     async def _settle(self, run: Run, entries: list[_Entry]) -> None:
         marks = [mark for _, _, mark in entries]
@@ -249,7 +235,7 @@ class LocalPort:
         self._lock = threading.Lock()
         self._over = ""
         # Appended to by tasks' threads, emptied by the loop's.
-        self._outbox: deque[tuple[TaskSession[Any], tuple[int, Mark]]] = deque()
+        self._outbox: deque[tuple[TaskSession[Any], tuple[int, jobs.Mark]]] = deque()
         self._scheduled = False
 
     def end(self, reason: str) -> None:
@@ -275,7 +261,7 @@ class LocalPort:
         if session.claims:
             self._loop.call_soon_threadsafe(self._ledger.desk.claimant_gone, session)
 
-    def submit(self, session: TaskSession[Any], number: int, mark: Mark) -> None:
+    def submit(self, session: TaskSession[Any], number: int, mark: jobs.Mark) -> None:
         self._outbox.append((session, (number, mark)))
         # Appended first: a hand-over that clears the flag after this check finds the mark.
         if not self._scheduled:
@@ -285,24 +271,26 @@ class LocalPort:
     def flush(self) -> None:
         """Do nothing: marks are handed over as they come."""
 
-    def claim(self, session: TaskSession[Any], partition: str, attempt: str) -> Ownership | Verdict:
+    def claim(self, session: TaskSession[Any], partition: str, attempt: str) -> Ownership | jobs.Verdict:
         while not session.over:
             answer = self._call(self._ledger.desk.claim(self._run, session, partition, attempt))
-            if isinstance(answer, Claimed):
+            if isinstance(answer, jobs.Claimed):
                 found = answer.checkpoint
                 return Ownership(answer.claim, found.value if found.exists else None)
-            if not isinstance(answer, Occupied):
+            if not isinstance(answer, jobs.Occupied):
                 return answer
-        return Verdict(Outcome.GONE, session.over)
+        return jobs.Verdict(jobs.Outcome.GONE, session.over)
 
     def release(self, session: TaskSession[Any], partition: str, claim: int) -> None:
         self._call(self._ledger.desk.release(self._run, partition, claim))
 
-    def save(self, session: TaskSession[Any], partition: str, claim: int, value: bytes) -> Verdict | None:
+    def save(
+        self, session: TaskSession[Any], partition: str, claim: int, value: bytes
+    ) -> jobs.Verdict | None:
         return self._call(self._ledger.desk.save(self._run, partition, claim, value))
 
     def count_try(self, session: TaskSession[Any], partition: str, attempt: str, error: str) -> None:
-        self._call(count_try(self._ledger.client, self._run, partition, attempt, error))
+        self._call(jobs.count_try(self._ledger.client, self._run, partition, attempt, error))
 
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
         future = asyncio.run_coroutine_threadsafe(work, self._loop)

@@ -29,23 +29,7 @@ from typing import TypeAlias
 import msgspec
 
 from distop import errors
-from distop.metastore.backlog.batches import (
-    DONE,
-    FAILED,
-    LATE,
-    MAX_DECIDED,
-    REPLACES,
-    RUNNING,
-    WAITING,
-    AppliedRecord,
-    BatchBlock,
-    BatchRecord,
-    OrderingRecord,
-    check_batch,
-    ordering_of,
-    without_block,
-    without_failed,
-)
+from distop.metastore.backlog import batches
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd import txn as etcd
 from distop.metastore.etcd.client import EtcdClient
@@ -53,7 +37,9 @@ from distop.metastore.etcd.update import update
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.record import decode, encode
 
-Change: TypeAlias = Callable[[OrderingRecord], Awaitable[tuple[OrderingRecord, etcd.Txn] | None]]
+Change: TypeAlias = Callable[
+    [batches.OrderingRecord], Awaitable[tuple[batches.OrderingRecord, etcd.Txn] | None]
+]
 """From the present record to the new one, with further writes; ``None``: nothing
 changes."""
 
@@ -86,7 +72,7 @@ async def enqueue(
     client: EtcdClient,
     keys: TableKeys,
     batch: str,
-    record: BatchRecord,
+    record: batches.BatchRecord,
     *,
     ordered: bool,
     republish: bool = False,
@@ -127,13 +113,16 @@ async def enqueue(
     TableNotFound, Exhausted
         (:class:`~distop.errors.Busy` while a rollback puts it back.) Nothing was written.
     """
-    check_batch(batch)
+    batches.check_batch(batch)
     wanted = (
         keys.table,
         keys.ordering,
         keys.backlog(batch),
         keys.applied(batch),
-        *(keys.unordered(state, batch) for state in (WAITING, RUNNING, FAILED, DONE)),
+        *(
+            keys.unordered(state, batch)
+            for state in (batches.WAITING, batches.RUNNING, batches.FAILED, batches.DONE)
+        ),
         *(op.key for op in also),
     )
 
@@ -142,17 +131,17 @@ async def enqueue(
         entry, applied, waiting, running, failed, done, *written = own
         if not table.exists:
             raise errors.TableNotFound.named(keys.name)
-        ordering = ordering_of(ordering_kv)
+        ordering = batches.ordering_of(ordering_kv)
         if batch in ordering.returning or batch in ordering.returning_unordered:
             raise errors.Busy(
                 f"batch {batch!r} of table {keys.name!r} was rolled back, and is being put back"
             )
         queued = [
-            (kv, decode(kv.value, BatchRecord, kv.key))
+            (kv, decode(kv.value, batches.BatchRecord, kv.key))
             for kv in (entry, waiting, running, failed)
             if kv.exists
         ]
-        ends = [decode(kv.value, AppliedRecord, kv.key) for kv in (applied, done) if kv.exists]
+        ends = [decode(kv.value, batches.AppliedRecord, kv.key) for kv in (applied, done) if kv.exists]
         if rewritten_since:
             last = max(ends, key=lambda end: end.at, default=None)
             if queued:
@@ -202,11 +191,11 @@ async def enqueue(
         place = entry if in_order else waiting
         replaced = [kv for kv, _ in queued if kv is not place]
         left = ordering.unstaged() if ordering.has_staged(batch) else ordering
-        left = without_failed(left.without_rewritten(batch), batch)
+        left = batches.without_failed(left.without_rewritten(batch), batch)
         if anyway:
-            left = msgspec.structs.replace(left, decided=[*left.decided, record.uid][-MAX_DECIDED:])
+            left = msgspec.structs.replace(left, decided=[*left.decided, record.uid][-batches.MAX_DECIDED :])
         if entry in replaced:
-            left = without_block(left, batch)
+            left = batches.without_block(left, batch)
         value = encode(msgspec.structs.replace(entered, anyway=anyway))
         ops: tuple[etcd.Op, ...] = (etcd.Put(place.key, value), etcd.Put(keys.backlog_index, b"{}"), *also)
         ops += tuple(etcd.DeleteRange(kv.key) for kv in replaced)
@@ -224,7 +213,9 @@ async def enqueue(
     return (await update(client, reads, decide, subject=subject, replied=replied))[0]
 
 
-def _instead(keys: TableKeys, batch: str, record: BatchRecord, ends: Sequence[AppliedRecord]) -> BatchRecord:
+def _instead(
+    keys: TableKeys, batch: str, record: batches.BatchRecord, ends: Sequence[batches.AppliedRecord]
+) -> batches.BatchRecord:
     """The batch that replaces the rows of one that was applied."""
     last = max(ends, key=lambda end: end.at, default=None)
     if last is None or last.outcome != "applied":
@@ -240,13 +231,15 @@ def _instead(keys: TableKeys, batch: str, record: BatchRecord, ends: Sequence[Ap
     kept = record if record.argument or last.batch is None else last.batch
     return msgspec.structs.replace(
         record,
-        argument={**kept.argument, REPLACES: last.operation},
+        argument={**kept.argument, batches.REPLACES: last.operation},
         options=kept.options,
         digest=kept.digest,
     )
 
 
-def _ended_before(record: BatchRecord, ends: Sequence[AppliedRecord], *, again: bool) -> Answer | None:
+def _ended_before(
+    record: batches.BatchRecord, ends: Sequence[batches.AppliedRecord], *, again: bool
+) -> Answer | None:
     """The answer for a batch that was applied or skipped; ``None``: it was not, or is applied ``again``."""
     if not ends or (again and all(end.uid != record.uid for end in ends)):
         return None
@@ -256,7 +249,7 @@ def _ended_before(record: BatchRecord, ends: Sequence[AppliedRecord], *, again: 
 
 
 def _queued_before(
-    record: BatchRecord, existing: BatchRecord, *, failed: bool, republish: bool
+    record: batches.BatchRecord, existing: batches.BatchRecord, *, failed: bool, republish: bool
 ) -> Answer | None:
     """The answer for a batch that is equal to one that waits, is being applied or has failed."""
     own = existing.uid == record.uid
@@ -273,7 +266,7 @@ async def change_ordering(
     *,
     request: str,
     also: tuple[etcd.Op, ...] = (),
-) -> OrderingRecord:
+) -> batches.OrderingRecord:
     """Read the ordering, change it, and write it if it is unchanged since; retry otherwise.
 
     Raises the errors of ``change``. A leader examines the table afterwards.
@@ -286,17 +279,17 @@ async def change_ordering(
         Written in the same transaction: the audit entry.
     """
 
-    async def decide(read: etcd.TxnResult) -> tuple[etcd.Txn | None, OrderingRecord]:
+    async def decide(read: etcd.TxnResult) -> tuple[etcd.Txn | None, batches.OrderingRecord]:
         table, kv = read.one(0, keys.table), read.one(1, keys.ordering)
         if not table.exists:
             raise errors.TableNotFound.named(keys.name)
-        now = ordering_of(kv)
+        now = batches.ordering_of(kv)
         if request and request in now.decided:
             return None, now
         wanted = await change(now)
         if wanted is None:
             return None, now
-        decided = [*now.decided, request][-MAX_DECIDED:] if request else now.decided
+        decided = [*now.decided, request][-batches.MAX_DECIDED :] if request else now.decided
         record = msgspec.structs.replace(wanted[0], decided=decided)
         puts = (etcd.Put(keys.ordering, encode(record)), etcd.Put(keys.backlog_index, b"{}"), *also)
         reached("ordering.before")
@@ -314,14 +307,14 @@ async def set_ordering(
     *,
     request: str,
     also: tuple[etcd.Op, ...] = (),
-) -> OrderingRecord:
+) -> batches.OrderingRecord:
     """Change the named fields; a late batch that blocks the table is applied if such batches now are (B4).
     Idempotent.
 
     Raises :class:`~distop.errors.InvalidArgument` for an invalid value.
     """
 
-    async def change(now: OrderingRecord) -> tuple[OrderingRecord, etcd.Txn] | None:
+    async def change(now: batches.OrderingRecord) -> tuple[batches.OrderingRecord, etcd.Txn] | None:
         changed = msgspec.structs.replace(now, **settings)
         if settings.get("before"):
             changed = msgspec.structs.replace(changed, validation=True)
@@ -330,7 +323,7 @@ async def set_ordering(
         elif "gate" in settings and not now.held_by:
             changed = msgspec.structs.replace(changed, closed_by=request)
         block = changed.blocked
-        if block is not None and block.code == LATE and not changed.stops_at(block.batch):
+        if block is not None and block.code == batches.LATE and not changed.stops_at(block.batch):
             changed = msgspec.structs.replace(changed, blocked=None)
         if changed.remember != now.remember:
             changed = msgspec.structs.replace(changed, forget_at=0)
@@ -347,7 +340,7 @@ async def open_gate(
     signal: str = "",
     closed_by: str = "",
     also: tuple[etcd.Op, ...] = (),
-) -> OrderingRecord:
+) -> batches.OrderingRecord:
     """Let the collected batches be applied (B6). Idempotent.
 
     Parameters
@@ -363,7 +356,7 @@ async def open_gate(
         Another request, or a rollback, has closed it since.
     """
 
-    async def change(now: OrderingRecord) -> tuple[OrderingRecord, etcd.Txn] | None:
+    async def change(now: batches.OrderingRecord) -> tuple[batches.OrderingRecord, etcd.Txn] | None:
         if signal and signal in now.signals:
             return None
         if closed_by and now.gate == "closed" and now.closed_by != closed_by:
@@ -372,7 +365,7 @@ async def open_gate(
                 hint=f"to have the collected batches applied all the same: distop backlog open {keys.name}",
                 details={"table": keys.name},
             )
-        signals = [*now.signals, signal][-MAX_DECIDED:] if signal else now.signals
+        signals = [*now.signals, signal][-batches.MAX_DECIDED :] if signal else now.signals
         changed = msgspec.structs.replace(now.opened(), signals=signals)
         return None if changed == now else (changed, etcd.Txn())
 
@@ -388,7 +381,7 @@ async def approve(
     request: str,
     by: str = "",
     also: tuple[etcd.Op, ...] = (),
-) -> OrderingRecord:
+) -> batches.OrderingRecord:
     """Let the next batch come after this one; if it is staged, let it be published (B7). Its end says by
     whom. Idempotent.
 
@@ -406,7 +399,7 @@ async def approve(
         Another batch, or branch, waits for approval.
     """
 
-    async def change(now: OrderingRecord) -> tuple[OrderingRecord, etcd.Txn] | None:
+    async def change(now: batches.OrderingRecord) -> tuple[batches.OrderingRecord, etcd.Txn] | None:
         if not now.awaiting:
             return None
         if batch and batch != now.awaiting:
@@ -418,7 +411,9 @@ async def approve(
             end, approval = await client.get(keys.applied(now.awaiting)), etcd.Txn()
             if end.exists:  # it may be forgotten, or removed by hand
                 with suppress(errors.CorruptRecord):  # the table must go on without it
-                    done = msgspec.structs.replace(decode(end.value, AppliedRecord, end.key), decided_by=by)
+                    done = msgspec.structs.replace(
+                        decode(end.value, batches.AppliedRecord, end.key), decided_by=by
+                    )
                     approval = etcd.Txn((etcd.unchanged(end),), (etcd.Put(end.key, encode(done)),))
             return msgspec.structs.replace(now, awaiting=""), approval
         present = now.staged.branch if now.staged is not None else ""
@@ -444,7 +439,7 @@ async def unblock(
     request: str,
     by: str = "",
     also: tuple[etcd.Op, ...] = (),
-) -> OrderingRecord:
+) -> batches.OrderingRecord:
     """Decide about a blocked table: retry its batch, or skip the batch for good (B8). The same for a batch
     that is staged: its branch is dropped.
 
@@ -460,8 +455,8 @@ async def unblock(
         The table is not blocked, or another batch blocks it.
     """
 
-    def skipped(record: BatchRecord) -> AppliedRecord:
-        return AppliedRecord(
+    def skipped(record: batches.BatchRecord) -> batches.AppliedRecord:
+        return batches.AppliedRecord(
             outcome="skipped",
             digest=record.digest,
             uid=record.uid,
@@ -470,34 +465,43 @@ async def unblock(
             decided_by=by,
         )
 
-    def again(record: BatchRecord) -> BatchRecord:
+    def again(record: batches.BatchRecord) -> batches.BatchRecord:
         earlier = record.earlier + record.attempts
         return msgspec.structs.replace(record, attempts=0, earlier=earlier, code="", error="")
 
-    async def of_unordered(ordering: OrderingRecord) -> tuple[OrderingRecord, etcd.Txn]:
-        entry = await client.get(keys.unordered(FAILED, batch))
+    async def of_unordered(ordering: batches.OrderingRecord) -> tuple[batches.OrderingRecord, etcd.Txn]:
+        entry = await client.get(keys.unordered(batches.FAILED, batch))
         if skip and ordering.held_by and not entry.exists:
-            entry = await client.get(keys.unordered(WAITING, batch))
-        done = await client.get(keys.unordered(DONE, batch))
+            entry = await client.get(keys.unordered(batches.WAITING, batch))
+        done = await client.get(keys.unordered(batches.DONE, batch))
         ops: tuple[etcd.Op, ...] = ()
         if entry.exists:
-            failed = decode(entry.value, BatchRecord, entry.key)
-            waits = etcd.Put(keys.unordered(WAITING, batch), encode(again(failed)))
+            failed = decode(entry.value, batches.BatchRecord, entry.key)
+            waits = etcd.Put(keys.unordered(batches.WAITING, batch), encode(again(failed)))
             ops = (etcd.DeleteRange(entry.key), *(_skipped(done, skipped(failed)) if skip else [waits]))
-        return without_failed(ordering, batch), etcd.Txn((etcd.unchanged(entry), etcd.unchanged(done)), ops)
+        return batches.without_failed(ordering, batch), etcd.Txn(
+            (etcd.unchanged(entry), etcd.unchanged(done)), ops
+        )
 
-    async def change(ordering: OrderingRecord) -> tuple[OrderingRecord, etcd.Txn] | None:
+    async def change(ordering: batches.OrderingRecord) -> tuple[batches.OrderingRecord, etcd.Txn] | None:
         if batch and any(one.batch == batch for one in ordering.failed):
             return await of_unordered(ordering)
         block, staged = ordering.blocked, ordering.staged
         if block is None and staged is not None and not ordering.running and batch in ("", staged.batch):
-            block = BatchBlock(batch=staged.batch, code="")
+            block = batches.BatchBlock(batch=staged.batch, code="")
         entry = await client.get(keys.backlog(batch or (block.batch if block is not None else "")))
         held = skip and ordering.held_by != ""
-        if held and batch and not entry.exists and (await client.get(keys.unordered(WAITING, batch))).exists:
+        if (
+            held
+            and batch
+            and not entry.exists
+            and (await client.get(keys.unordered(batches.WAITING, batch))).exists
+        ):
             return await of_unordered(ordering)
         if block is None and entry.exists and (held or ordering.stops_at(batch)):
-            block = BatchBlock(batch=batch, code=LATE)  # the leader is about to say so, or holds it
+            block = batches.BatchBlock(
+                batch=batch, code=batches.LATE
+            )  # the leader is about to say so, or holds it
         if block is None or (batch and batch != block.batch):
             by = f", but by {block.batch!r}" if block is not None else ""
             raise errors.PreconditionFailed(
@@ -509,11 +513,11 @@ async def unblock(
         ops: tuple[etcd.Op, ...] = ()
         applied = await client.get(keys.applied(block.batch))
         if entry.exists:
-            queued = decode(entry.value, BatchRecord, entry.key)
+            queued = decode(entry.value, batches.BatchRecord, entry.key)
             if skip:
                 ops = (etcd.DeleteRange(entry.key), *_skipped(applied, skipped(queued)))
             else:
-                anyway = queued.anyway or block.code == LATE
+                anyway = queued.anyway or block.code == batches.LATE
                 waits = msgspec.structs.replace(again(queued), anyway=anyway, in_doubt=False)
                 ops = (etcd.Put(entry.key, encode(waits)),)
         if skip:
@@ -523,15 +527,15 @@ async def unblock(
     return await change_ordering(client, keys, change, request=request, also=also)
 
 
-def _skipped(end: etcd.KeyValue, skipped: AppliedRecord) -> list[etcd.Put]:
+def _skipped(end: etcd.KeyValue, skipped: batches.AppliedRecord) -> list[etcd.Put]:
     """What becomes of a skipped batch; nothing if it was applied before: its rows stay in the table."""
-    before = decode(end.value, AppliedRecord, end.key) if end.exists else None
+    before = decode(end.value, batches.AppliedRecord, end.key) if end.exists else None
     return [] if before is not None and before.outcome == "applied" else [etcd.Put(end.key, encode(skipped))]
 
 
 async def take_back(
     client: EtcdClient, keys: TableKeys, batch: str, *, request: str, also: tuple[etcd.Op, ...] = ()
-) -> OrderingRecord:
+) -> batches.OrderingRecord:
     """Remove a batch that is not applied yet, as if it had never been published. Idempotent.
 
     Raises
@@ -541,12 +545,15 @@ async def take_back(
     PreconditionFailed
         It is being applied.
     """
-    places = (keys.backlog(batch), *(keys.unordered(state, batch) for state in (WAITING, FAILED, RUNNING)))
+    places = (
+        keys.backlog(batch),
+        *(keys.unordered(state, batch) for state in (batches.WAITING, batches.FAILED, batches.RUNNING)),
+    )
 
-    async def change(now: OrderingRecord) -> tuple[OrderingRecord, etcd.Txn] | None:
+    async def change(now: batches.OrderingRecord) -> tuple[batches.OrderingRecord, etcd.Txn] | None:
         read = await client.read_at_once([etcd.Get(key) for key in places])
         found = [read.one(index, key) for index, key in enumerate(places)]
-        existing = [(kv, decode(kv.value, BatchRecord, kv.key)) for kv in found if kv.exists]
+        existing = [(kv, decode(kv.value, batches.BatchRecord, kv.key)) for kv in found if kv.exists]
         if not existing:
             raise errors.NotFound(
                 f"no batch {batch!r} of table {keys.name!r} waits",
@@ -560,7 +567,7 @@ async def take_back(
                 hint=f"cancel that first: distop cancel {operation}",
                 details={"table": keys.name, "batch": batch, "operation": operation},
             )
-        left = without_block(without_failed(now, batch), batch)
+        left = batches.without_block(batches.without_failed(now, batch), batch)
         left = left.unstaged() if left.has_staged(batch) else left
         deletes = tuple(etcd.DeleteRange(kv.key) for kv, _ in existing)
         return left, etcd.Txn(tuple(etcd.unchanged(kv) for kv in found), deletes)

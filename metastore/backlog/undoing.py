@@ -14,20 +14,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from distop.errors import Busy, Conflict, PreconditionFailed, RolledBack
-from distop.metastore.backlog.batches import (
-    DONE,
-    FAILED,
-    REPLACES,
-    RUNNING,
-    WAITING,
-    AppliedRecord,
-    BatchRecord,
-    OrderingRecord,
-    Returning,
-    ordering_of,
-    without_block,
-    without_failed,
-)
+from distop.metastore.backlog import batches
 from distop.metastore.etcd import txn as etcd
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.records.keyspace import TableKeys
@@ -104,7 +91,7 @@ async def undoing(client: EtcdClient, keys: TableKeys, moved: Undoing, *, by: st
     gone, back, left = moved.gone, moved.back, moved.left
     if not any((gone.batches, gone.unordered, back.batches, back.unordered)):
         return txn
-    ordering = ordering_of(ordering_kv)
+    ordering = batches.ordering_of(ordering_kv)
     if ordering.returning or ordering.returning_unordered:
         raise Busy(f"batches of table {keys.name!r} that were rolled back before are still being put back")
     returning, unordered = _returning(gone.batches, left.batches), _returning(gone.unordered, left.unordered)
@@ -125,10 +112,11 @@ async def undoing(client: EtcdClient, keys: TableKeys, moved: Undoing, *, by: st
     return txn + put + again
 
 
-def _returning(gone: Mapping[str, str], left: Mapping[str, str]) -> dict[str, Returning]:
+def _returning(gone: Mapping[str, str], left: Mapping[str, str]) -> dict[str, batches.Returning]:
     """The batches to put back."""
     return {
-        name: Returning(operation=operation, still=left.get(name, "")) for name, operation in gone.items()
+        name: batches.Returning(operation=operation, still=left.get(name, ""))
+        for name, operation in gone.items()
     }
 
 
@@ -166,8 +154,8 @@ def _too_many(what: str) -> PreconditionFailed:
 
 
 async def _applied_again(
-    client: EtcdClient, keys: TableKeys, ordering: OrderingRecord, moved: Undoing, now: float
-) -> tuple[OrderingRecord, etcd.Txn]:
+    client: EtcdClient, keys: TableKeys, ordering: batches.OrderingRecord, moved: Undoing, now: float
+) -> tuple[batches.OrderingRecord, etcd.Txn]:
     """The part for batches that come back: where they wait again they must not be applied twice."""
     gone, back = moved.gone, moved.back
     ways = (True, gone.batches, back.batches), (False, gone.unordered, back.unordered)
@@ -191,14 +179,14 @@ async def _applied_again(
         end, *open_ones = (read.one(index + at, key) for at, key in enumerate(own))
         index += len(own)
         txn += etcd.Txn(tuple(etcd.unchanged(kv) for kv in (end, *open_ones)))
-        waits = [decode(kv.value, BatchRecord, kv.key) for kv in open_ones if kv.exists]
+        waits = [decode(kv.value, batches.BatchRecord, kv.key) for kv in open_ones if kv.exists]
         if running := next((record.operation for record in waits if record.operation), ""):
             raise Conflict(f"batch {name!r} of table {keys.name!r} is being applied by {running}")
-        ordering = without_block(without_failed(ordering, name), name)
+        ordering = batches.without_block(batches.without_failed(ordering, name), name)
         if end.exists:
             continue  # it had not been put back yet
-        record = waits[0] if waits else BatchRecord(type="")
-        done = AppliedRecord.of(OperationId.parse(operation), record, now)
+        record = waits[0] if waits else batches.BatchRecord(type="")
+        done = batches.AppliedRecord.of(OperationId.parse(operation), record, now)
         txn += etcd.Txn(
             (),
             (*(etcd.DeleteRange(kv.key) for kv in open_ones if kv.exists), etcd.Put(end.key, encode(done))),
@@ -212,7 +200,10 @@ def batch_keys(keys: TableKeys, batch: str, *, ordered: bool) -> tuple[bytes, ..
     """The keys of a batch, in order or without one: that of its end, then where it waits."""
     if ordered:
         return keys.applied(batch), keys.backlog(batch)
-    return tuple(keys.unordered(state, batch) for state in (DONE, WAITING, RUNNING, FAILED))
+    return tuple(
+        keys.unordered(state, batch)
+        for state in (batches.DONE, batches.WAITING, batches.RUNNING, batches.FAILED)
+    )
 
 
 async def put_back(client: EtcdClient, keys: TableKeys, ordering_kv: etcd.KeyValue) -> etcd.Txn:
@@ -221,7 +212,7 @@ async def put_back(client: EtcdClient, keys: TableKeys, ordering_kv: etcd.KeyVal
     One that was queued meanwhile stays as it is, but replaces no rows that are gone. One that was not kept
     (see :class:`AppliedRecord`) is only forgotten: it is applied if it is published again.
     """
-    ordering = ordering_of(ordering_kv)
+    ordering = batches.ordering_of(ordering_kv)
     some = [(name, True) for name in sorted(ordering.returning, key=str.encode)]
     some = [*some, *((name, False) for name in sorted(ordering.returning_unordered))][:_BITE]
     reads = [key for name, ordered in some for key in batch_keys(keys, name, ordered=ordered)]
@@ -233,7 +224,7 @@ async def put_back(client: EtcdClient, keys: TableKeys, ordering_kv: etcd.KeyVal
         end, *open_ones = (read.one(index + at, key) for at, key in enumerate(own))
         index += len(own)
         one = (left if ordered else left_unordered).pop(name)
-        record = decode(end.value, AppliedRecord, end.key) if end.exists else None
+        record = decode(end.value, batches.AppliedRecord, end.key) if end.exists else None
         if record is None or record.operation != one.operation:
             continue  # applied again since
         ops: tuple[etcd.Op, ...] = (etcd.DeleteRange(end.key),)
@@ -245,8 +236,8 @@ async def put_back(client: EtcdClient, keys: TableKeys, ordering_kv: etcd.KeyVal
             ops += (etcd.Put(open_ones[0].key, encode(_instead_of(again, one.still))),)
         for kv in open_ones:
             if kv.exists:
-                waiting = decode(kv.value, BatchRecord, kv.key)
-                if waiting.argument.get(REPLACES) == one.operation:
+                waiting = decode(kv.value, batches.BatchRecord, kv.key)
+                if waiting.argument.get(batches.REPLACES) == one.operation:
                     ops += (etcd.Put(kv.key, encode(_instead_of(waiting, one.still))),)
         txn += etcd.Txn(tuple(etcd.unchanged(kv) for kv in (end, *open_ones)), ops)
     changed = msgspec.structs.replace(ordering, returning=left, returning_unordered=left_unordered)
@@ -255,14 +246,14 @@ async def put_back(client: EtcdClient, keys: TableKeys, ordering_kv: etcd.KeyVal
     return txn + etcd.Txn((), (etcd.Put(keys.ordering, encode(changed)), etcd.Put(keys.backlog_index, b"{}")))
 
 
-def _instead_of(batch: BatchRecord, operation: str) -> BatchRecord:
+def _instead_of(batch: batches.BatchRecord, operation: str) -> batches.BatchRecord:
     """A batch that replaces what this operation has written; empty: nothing, as its rows are gone."""
-    others = {name: value for name, value in batch.argument.items() if name != REPLACES}
-    argument = {**others, REPLACES: operation} if operation else others
+    others = {name: value for name, value in batch.argument.items() if name != batches.REPLACES}
+    argument = {**others, batches.REPLACES: operation} if operation else others
     return msgspec.structs.replace(batch, argument=argument)
 
 
-async def _last(client: EtcdClient, keys: TableKeys, ordering: OrderingRecord) -> str:
+async def _last(client: EtcdClient, keys: TableKeys, ordering: batches.OrderingRecord) -> str:
     """The highest batch that is still applied, or skipped."""
     end = prefix_end(keys.applied_prefix)
     most = len(ordering.returning) + 1

@@ -35,16 +35,9 @@ from distop.errors import InvalidArgument, OutcomeUnknown
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd import txn as etcd
 from distop.metastore.etcd.update import PATIENCE_S, settle
+from distop.metastore.records import operation as records
 from distop.metastore.records.keyspace import OperationKeys, TableKeys
 from distop.metastore.records.names import escape, prefix_end
-from distop.metastore.records.operation import (
-    RUNNING,
-    ActiveRecord,
-    OperationArg,
-    QueuedRecord,
-    RunnerRecord,
-    RunRecord,
-)
 from distop.metastore.records.record import decode, encode
 
 if TYPE_CHECKING:
@@ -72,17 +65,17 @@ GIVE_BACK_S = 1.0
 
 def index_puts(keys: OperationKeys, *, waits: bool = True) -> tuple[etcd.Put, ...]:
     """The entries of a new operation; ``waits``: for an executor."""
-    entry = encode(ActiveRecord(type=keys.operation.type))
+    entry = encode(records.ActiveRecord(type=keys.operation.type))
     active = etcd.Put(keys.keyspace.active_operation(keys.operation), entry)
     return (active, etcd.Put(keys.waiting, entry)) if waits else (active,)
 
 
 def waiting_puts(keys: OperationKeys, why: str) -> tuple[etcd.Put, etcd.Put]:
     """The entries that let an operation wait for an executor again; ``why``: see :class:`QueuedRecord`."""
-    return index_puts(keys)[1], etcd.Put(keys.queued, encode(QueuedRecord(why=why, at=time.time())))
+    return index_puts(keys)[1], etcd.Put(keys.queued, encode(records.QueuedRecord(why=why, at=time.time())))
 
 
-async def active_operations(client: EtcdClient, keys: TableKeys) -> list[OperationArg]:
+async def active_operations(client: EtcdClient, keys: TableKeys) -> list[records.OperationArg]:
     """The arguments of a table's operations that still have keys: running ones, and ended ones to collect.
 
     Raises :class:`~distop.errors.CorruptRecord` if one was started by a version that this one does not
@@ -94,13 +87,13 @@ async def active_operations(client: EtcdClient, keys: TableKeys) -> list[Operati
         operation = keys.operation(keys.keyspace.parse_active(kv.key))
         arg = await client.get(operation.arg)
         if arg.exists:  # collected meanwhile, otherwise
-            found.append(decode(arg.value, OperationArg, arg.key))
+            found.append(decode(arg.value, records.OperationArg, arg.key))
     return found
 
 
 def _wait_txn(keys: OperationKeys) -> etcd.Txn:
     """IF ``.state = running`` AND nobody runs it AND it has no entry THEN an entry."""
-    compares = etcd.equals(keys.state, RUNNING), etcd.absent(keys.runner), etcd.absent(keys.waiting)
+    compares = etcd.equals(keys.state, records.RUNNING), etcd.absent(keys.runner), etcd.absent(keys.waiting)
     return etcd.Txn(compares, waiting_puts(keys, "lost"))
 
 
@@ -135,13 +128,13 @@ class Run:
 
     def held(self) -> tuple[etcd.Compare, etcd.Compare]:
         """The fence: holds as long as the operation is running under this run."""
-        return etcd.equals(self.keys.state, RUNNING), etcd.created_at(self.keys.runner, self.token)
+        return etcd.equals(self.keys.state, records.RUNNING), etcd.created_at(self.keys.runner, self.token)
 
     def why_over(self, state: etcd.KeyValue, runner: etcd.KeyValue) -> str:
         """Why the run is no longer held, in words; empty while it is."""
         if not state.exists:
             return "the operation is over"
-        if state.value != RUNNING:
+        if state.value != records.RUNNING:
             return f"the operation is {state.value.decode(errors='replace')}"
         return "" if runner.create_revision == self.token else RUNNER_GONE
 
@@ -171,7 +164,7 @@ class Taken:
 
     run: Run
     arg_value: bytes
-    arg: OperationArg
+    arg: records.OperationArg
     unfinished: list[str]
     """Partitions without a result, in the order of the plan."""
     job_keys: list[etcd.KeyValue] = field(default_factory=list)
@@ -179,7 +172,7 @@ class Taken:
 
 
 async def take_runner(
-    client: EtcdClient, keys: OperationKeys, record: RunnerRecord, lease: int
+    client: EtcdClient, keys: OperationKeys, record: records.RunnerRecord, lease: int
 ) -> Taken | None:
     """IF ``.state = running`` AND no runner has it AND neither it nor its table is paused THEN ``.runner``
     under ``lease``, and its entry among the waiting ones is deleted; ``None`` otherwise.
@@ -194,7 +187,7 @@ async def take_runner(
     After an error it may be held all the same: :func:`give_back` finds it.
     """
     txn = etcd.Txn(
-        (etcd.equals(keys.state, RUNNING), etcd.absent(keys.runner), *not_paused(keys)),
+        (etcd.equals(keys.state, records.RUNNING), etcd.absent(keys.runner), *not_paused(keys)),
         (
             etcd.Put(keys.runner, encode(record), lease),
             etcd.Get(keys.runner),
@@ -208,14 +201,14 @@ async def take_runner(
     reached("take.before")
     result = await settle(client, txn, patience_s=PATIENCE_S, replied=lambda: reached("take.after"))
     if not result.succeeded:
-        if result.got(1) and result.one(0, keys.state).value != RUNNING:
+        if result.got(1) and result.one(0, keys.state).value != records.RUNNING:
             # Its keys were removed by hand. It never runs again, so its waiting entry is useless.
             await settle(client, etcd.Txn(then=(etcd.DeleteRange(keys.waiting),)), patience_s=PATIENCE_S)
         if result.doubt:
             raise OutcomeUnknown(f"an earlier copy of the request may have taken {keys.operation}")
         return None
     run, value = Run(keys, result.one(1, keys.runner).create_revision), result.one(2, keys.arg).value
-    arg = decode(value, OperationArg, keys.arg)
+    arg = decode(value, records.OperationArg, keys.arg)
     jobs = result.results[3]
     listed = jobs.got(0) if isinstance(jobs, etcd.TxnResult) and jobs.succeeded else None
     if listed is None or len(listed) == _LISTED_AT_ONCE:
@@ -230,7 +223,7 @@ def _few_jobs(keys: OperationKeys) -> etcd.Txn:
     return etcd.Txn((etcd.absent(keys.job_counts),), (jobs,))
 
 
-def without_result(keys: OperationKeys, arg: OperationArg, kvs: Iterable[etcd.KeyValue]) -> list[str]:
+def without_result(keys: OperationKeys, arg: records.OperationArg, kvs: Iterable[etcd.KeyValue]) -> list[str]:
     """The partitions without a result among the keys of an operation, in the order of the plan."""
     finished = set()
     for kv in kvs:
@@ -246,7 +239,9 @@ async def release_runner(client: EtcdClient, run: Run, *, again: bool = False) -
     runner = etcd.created_at(run.keys.runner, run.token)
     gone: tuple[etcd.Op, ...] = (etcd.DeleteRange(run.keys.runner),)
     if again:
-        gone += (etcd.Txn((etcd.equals(run.keys.state, RUNNING),), waiting_puts(run.keys, "given back")),)
+        gone += (
+            etcd.Txn((etcd.equals(run.keys.state, records.RUNNING),), waiting_puts(run.keys, "given back")),
+        )
     reached("release.before")
     await settle(
         client, etcd.Txn((runner,), gone), patience_s=PATIENCE_S, replied=lambda: reached("release.after")
@@ -307,8 +302,8 @@ class DynamicRun:
         return self._record.begun
 
     @property
-    def _record(self) -> RunRecord:
-        return decode(self._existing.value, RunRecord, self._existing.key)
+    def _record(self) -> records.RunRecord:
+        return decode(self._existing.value, records.RunRecord, self._existing.key)
 
     async def begin(self) -> bool:
         """Let only the results of this run count; unless a count is sealed, which is left unchanged.
@@ -366,12 +361,12 @@ class DynamicRun:
             given = await self._put(value, patience_s=GIVE_BACK_S)
         return bool(given)
 
-    def _mine(self, **says: int) -> RunRecord:
+    def _mine(self, **says: int) -> records.RunRecord:
         """The record of this run, apart from its number."""
         begun = 1
         if self._existing.exists:
             begun = self._record.begun + (self._record.token != self.run.token)
-        return RunRecord(token=self.run.token, begun=begun, **says)
+        return records.RunRecord(token=self.run.token, begun=begun, **says)
 
     async def _write(self, *, seals: bool = False, **says: int) -> bool:
         """Write this run's record, with retries: a note of its own may come between. A sealed count is never

@@ -27,18 +27,9 @@ from distop.metastore.etcd import txn as etcd
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.update import update
 from distop.metastore.operations.runs import index_puts
+from distop.metastore.records import operation as records
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.names import OperationId
-from distop.metastore.records.operation import (
-    COMMITTING,
-    RUNNING,
-    SUCCESS,
-    CancelRecord,
-    OperationArg,
-    PauseRecord,
-    RequestNote,
-    RequestRecord,
-)
 from distop.metastore.records.record import decode, encode, encode_plain
 from distop.metastore.records.table import (
     Head,
@@ -65,7 +56,9 @@ _BITE = 40
 """Requests deleted by one transaction: two deletes and a compare each, under etcd's 128."""
 
 
-def remembered(keys: TableKeys, arg: OperationArg, before: RequestRecord | None) -> tuple[etcd.Op, ...]:
+def remembered(
+    keys: TableKeys, arg: records.OperationArg, before: records.RequestRecord | None
+) -> tuple[etcd.Op, ...]:
     """A start's writes for its request.
 
     Parameters
@@ -80,7 +73,7 @@ def remembered(keys: TableKeys, arg: OperationArg, before: RequestRecord | None)
     return ops
 
 
-def answered(keys: TableKeys, arg: OperationArg, outcome: str, now: float) -> tuple[etcd.Op, ...]:
+def answered(keys: TableKeys, arg: records.OperationArg, outcome: str, now: float) -> tuple[etcd.Op, ...]:
     """A finish's writes for the request of its operation; nothing if it may be forgotten by then."""
     return (_put(keys, arg, outcome),) if arg.request_id and now < arg.request_note.forget_at else ()
 
@@ -103,30 +96,30 @@ def done_otherwise(
     keep_s:
         How long it is remembered.
     """
-    record = RequestRecord(
-        operation=str(what), digest=digest, at=now, forget_at=now + keep_s, outcome=SUCCESS
+    record = records.RequestRecord(
+        operation=str(what), digest=digest, at=now, forget_at=now + keep_s, outcome=records.SUCCESS
     )
     own = keys.request(request_id)
     noted = etcd.Put(own, encode(record)), etcd.Put(_expiry(keys, request_id, record.forget_at), b"{}")
     return etcd.Txn((etcd.absent(own),), noted)
 
 
-def done_before(keys: TableKeys, arg: OperationArg) -> tuple[etcd.Op, ...]:
+def done_before(keys: TableKeys, arg: records.OperationArg) -> tuple[etcd.Op, ...]:
     """Writes that record the success of a request's operation, of which no other record is left."""
     expiry = _expiry(keys, arg.request_id, arg.request_note.forget_at)
-    return _put(keys, arg, SUCCESS), etcd.Put(expiry, b"{}")
+    return _put(keys, arg, records.SUCCESS), etcd.Put(expiry, b"{}")
 
 
-def forgotten(keys: TableKeys, request_id: str, record: RequestRecord) -> tuple[etcd.Op, ...]:
+def forgotten(keys: TableKeys, request_id: str, record: records.RequestRecord) -> tuple[etcd.Op, ...]:
     """The early removal of a remembered request."""
     return etcd.DeleteRange(keys.request(request_id)), etcd.DeleteRange(
         _expiry(keys, request_id, record.forget_at)
     )
 
 
-def _put(keys: TableKeys, arg: OperationArg, outcome: str) -> etcd.Put:
+def _put(keys: TableKeys, arg: records.OperationArg, outcome: str) -> etcd.Put:
     note = arg.request_note
-    record = RequestRecord(
+    record = records.RequestRecord(
         operation=str(arg.id),
         digest=note.digest,
         call=note.call,
@@ -184,12 +177,12 @@ class StartRequest:
     sees_active: bool = False
     """Whether the plan reads what else runs on the table."""
 
-    def note(self, now: float) -> RequestNote:
+    def note(self, now: float) -> records.RequestNote:
         """What is remembered of it."""
         keep_s = BRIEFLY_S if self.call == self.request_id else self.keep_s
         if not self.call:
             keep_s = max(keep_s, FENCE_S)
-        return RequestNote(digest=self.digest, call=self.call, forget_at=now + keep_s)
+        return records.RequestNote(digest=self.digest, call=self.call, forget_at=now + keep_s)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,10 +195,10 @@ class TableState:
     """Their revision is that of all of them."""
     run_ops_kv: etcd.KeyValue
     next_instance_kv: etcd.KeyValue
-    request: RequestRecord | None
+    request: records.RequestRecord | None
     request_kv: etcd.KeyValue
     revision: int
-    pause: PauseRecord | None = None
+    pause: records.PauseRecord | None = None
     """Why nothing may start."""
     index: IndexRecord | None = None
     planned_on: tuple[etcd.KeyValue, ...] = ()
@@ -224,9 +217,9 @@ class Started:
     """The result of a start."""
 
     operation: OperationId
-    arg: OperationArg | None = None
+    arg: records.OperationArg | None = None
     """Its argument, if this call started it."""
-    request: RequestRecord | None = None
+    request: records.RequestRecord | None = None
     """The record of the request, if it was started before."""
     revision: int = 0
     """Of the start, or of the read that found it."""
@@ -271,10 +264,10 @@ def table_state(keys: TableKeys, request: StartRequest, read: etcd.TxnResult) ->
         recent_watermarks=watermarks,
         run_ops_kv=run_ops,
         next_instance_kv=next_instance,
-        request=decode(known.value, RequestRecord, known.key) if known.exists else None,
+        request=decode(known.value, records.RequestRecord, known.key) if known.exists else None,
         request_kv=known,
         revision=read.revision,
-        pause=decode(pause.value, PauseRecord, pause.key) if pause.exists else None,
+        pause=decode(pause.value, records.PauseRecord, pause.key) if pause.exists else None,
         index=decode(index.value, IndexRecord, index.key) if index is not None else None,
         planned_on=(table, head, watermarks, *indexes, *([run_ops] if request.sees_active else [])),
     )
@@ -291,7 +284,7 @@ def check_not_paused(state: TableState) -> None:
         )
 
 
-def said_of(record: PauseRecord | CancelRecord) -> str:
+def said_of(record: records.PauseRecord | records.CancelRecord) -> str:
     """`` by <who>: <why>``, as far as known."""
     by = f" by {record.by}" if record.by else ""
     return f"{by}: {record.reason}" if record.reason else by
@@ -307,7 +300,7 @@ def answered_before(state: TableState, request: StartRequest) -> OperationId | N
         return None
     operation = OperationId.parse(state.request.operation)
     calls = {state.request.call, request.call}
-    if state.request.outcome not in ("", SUCCESS) and len(calls) == 2 and "" not in calls:
+    if state.request.outcome not in ("", records.SUCCESS) and len(calls) == 2 and "" not in calls:
         return None
     if state.request.digest != request.digest:
         raise errors.RequestIdReused(
@@ -342,7 +335,7 @@ def operation_in_the_way(
 class FollowUpStart:
     """An operation that the finish of another one starts."""
 
-    arg: OperationArg
+    arg: records.OperationArg
     request: StartRequest
     next_instance_kv: etcd.KeyValue
     """The number of the next instance as it was read; the finishing transaction compares it."""
@@ -355,10 +348,10 @@ class FollowUpStart:
         planned = (etcd.unchanged(kv) for kv in self.planned_on)
         compares = (etcd.unchanged(self.next_instance_kv), absent_request, *planned)
         # Its table may be paused: also without jobs it waits then, and is sealed by the leader.
-        return etcd.Txn(compares, _new_operation(keys, self.arg, RUNNING))
+        return etcd.Txn(compares, _new_operation(keys, self.arg, records.RUNNING))
 
 
-def start_txn(keys: TableKeys, state: TableState, arg: OperationArg) -> etcd.Txn:
+def start_txn(keys: TableKeys, state: TableState, arg: records.OperationArg) -> etcd.Txn:
     """The transaction itself, as a value."""
     return etcd.Txn(
         # What this writes makes each of the first three compares fail: sent twice, it happens once.
@@ -377,14 +370,14 @@ def start_txn(keys: TableKeys, state: TableState, arg: OperationArg) -> etcd.Txn
     )
 
 
-def first_state(arg: OperationArg) -> bytes:
+def first_state(arg: records.OperationArg) -> bytes:
     """``.state`` of an operation that is started on a table that is not paused: one without jobs is sealed
     from the start, since there is no result that it waits for."""
-    return RUNNING if arg.partition_count or arg.dynamic else COMMITTING
+    return records.RUNNING if arg.partition_count or arg.dynamic else records.COMMITTING
 
 
 def _new_operation(
-    keys: TableKeys, arg: OperationArg, state: bytes, before: RequestRecord | None = None
+    keys: TableKeys, arg: records.OperationArg, state: bytes, before: records.RequestRecord | None = None
 ) -> tuple[etcd.Op, ...]:
     """All keys of a new operation, except ``runOps``; ``before``: the existing record of its request."""
     operation = arg.id
@@ -394,7 +387,7 @@ def _new_operation(
         etcd.Put(op_keys.arg, encode(arg)),
         etcd.Put(op_keys.state, state),
         *remembered(keys, arg, before),
-        *index_puts(op_keys, waits=state == RUNNING),
+        *index_puts(op_keys, waits=state == records.RUNNING),
         *operation_puts(keys, arg),
     )
 
@@ -403,7 +396,7 @@ async def start(
     client: EtcdClient,
     keys: TableKeys,
     request: StartRequest,
-    make_arg: Callable[[TableState], Awaitable[OperationArg]],
+    make_arg: Callable[[TableState], Awaitable[records.OperationArg]],
     *,
     compatible: Callable[[str], bool],
     guess: etcd.TxnResult | None = None,
@@ -445,12 +438,12 @@ async def start(
         try:
             known = answered_before(now, request)
         except errors.RequestIdReused:
-            if now.request is not None and now.request.outcome == SUCCESS and not request.again_of:
+            if now.request is not None and now.request.outcome == records.SUCCESS and not request.again_of:
                 await still_done(client, keys, request.request_id, now.request)
             raise
         if known is not None:
             assert now.request is not None
-            if now.request.outcome != SUCCESS:
+            if now.request.outcome != records.SUCCESS:
                 return None, Started(operation=known, request=now.request)
             try:
                 name = await still_done(client, keys, request.request_id, now.request)
