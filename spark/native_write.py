@@ -313,7 +313,7 @@ def partition_of(io: FileIO, layout: Layout, path: str, footer: pq.FileMetaData)
         return ()
     schema = layout.arrow_schema
     columns = [pa.array(ends.get(field.name, (None, None)), field.type) for field in schema]
-    rows = pa.record_batch(columns, schema=_nullable(schema))
+    rows = pa.record_batch(columns, schema=pa.schema([field.with_nullable(True) for field in schema]))
     keys = [key for key, _ in Partitioner(layout.schema, layout.spec).split(rows)]
     if len(keys) != 1:
         raise _mixed(path, ", ".join(sorted(ends)))
@@ -336,10 +336,6 @@ def _ends(path: str, name: str, footer: pq.FileMetaData) -> tuple[Any, Any]:
     if values and nulls:
         raise _mixed(path, name)
     return (min(values), max(values)) if values else (None, None)
-
-
-def _nullable(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([field.with_nullable(True) for field in schema])
 
 
 def _mixed(path: str, column: str) -> CorruptRecord:

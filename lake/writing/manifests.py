@@ -257,7 +257,7 @@ class ManifestBuilder:
 
     def take(self, inline: InlineManifest) -> None:
         """Adopt packed entries of another builder with the same header."""
-        self._pending.write(_inflate(inline.entries))
+        self._pending.write(zlib.decompress(inline.entries, wbits=-15))
         self._pending_entries += inline.files
         self._summaries.merge(inline.summaries)
         self.files[ManifestEntryStatus.ADDED] += inline.files
@@ -269,10 +269,6 @@ class ManifestBuilder:
 def _deflate(content: bytes) -> bytes:
     packer = zlib.compressobj(wbits=-15)
     return packer.compress(content) + packer.flush()
-
-
-def _inflate(content: bytes) -> bytes:
-    return zlib.decompress(content, wbits=-15)
 
 
 def _write_container(io: FileIO, path: str, meta: dict[str, str], blocks: Iterable[tuple[int, bytes]]) -> int:
