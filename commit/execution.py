@@ -127,7 +127,7 @@ def execute(
         reached("step.after")
         return True
 
-    done = found = 0
+    done = already_done = 0
     for stage in sequence.stages():
         wanted = [
             (index, record)
@@ -135,8 +135,13 @@ def execute(
             if index not in skip and (only is None or index in only)
         ]
         acted = _run(execute_one, wanted, workers)
-        done, found = done + sum(acted), found + len(acted) - sum(acted)
-    fields = {"operation": sequence.operation, "executed": done, "found_done": found, "skipped": len(skip)}
+        done, already_done = done + sum(acted), already_done + len(acted) - sum(acted)
+    fields = {
+        "operation": sequence.operation,
+        "executed": done,
+        "found_done": already_done,
+        "skipped": len(skip),
+    }
     log.info("commit_steps_executed", extra=fields)
 
 
@@ -219,9 +224,10 @@ def check_skippable(sequence: CommitSequence, index: int, registry: StepRegistry
 
 
 def _run(
-    one: Callable[[int, StepRecord], bool], numbered: Sequence[tuple[int, StepRecord]], workers: int
+    execute: Callable[[int, StepRecord], bool], numbered: Sequence[tuple[int, StepRecord]], workers: int
 ) -> list[bool]:
-    """The results of ``one`` for each step, in order. At most ``workers`` at a time; none after a failure."""
+    """The results of ``execute`` for each step, in order. At most ``workers`` run at a time, and none begins
+    after a failure."""
     waiting: Iterator[tuple[int, tuple[int, StepRecord]]] = enumerate(numbered)
     answers: dict[int, bool] = {}
     failures: list[tuple[int, StepRecord, Exception]] = []
@@ -234,9 +240,9 @@ def _run(
                 taken = next(waiting, None)
             if taken is None:
                 return
-            place, (index, record) = taken
+            position, (index, record) = taken
             try:
-                answers[place] = one(index, record)
+                answers[position] = execute(index, record)
             except Exception as error:
                 failures.append((index, record, error))
                 stop.set()
@@ -247,7 +253,7 @@ def _run(
             running.result()
     if failures:
         raise _worst(failures)
-    return [answers[place] for place in sorted(answers)]
+    return [answers[position] for position in sorted(answers)]
 
 
 def _worst(failures: list[tuple[int, StepRecord, Exception]]) -> Exception:

@@ -85,20 +85,20 @@ def hook_named(name: str) -> HookFunction:
 
     Raises :class:`~distop.errors.UnknownCommitStep` if it is not installed here; another host may have it.
     """
-    found: Any = None
+    hook: Any = None
     for entry in entry_points(group=GROUP, name=name):
-        found = entry.load()
-    if found is None and ":" in name:
+        hook = entry.load()
+    if hook is None and ":" in name:
         module, _, attribute = name.partition(":")
         try:
-            found = getattr(import_module(module), attribute, None)
+            hook = getattr(import_module(module), attribute, None)
         except ModuleNotFoundError:
-            found = None
-    if not callable(found):
+            hook = None
+    if not callable(hook):
         raise UnknownCommitStep(
             f"no hook {name!r} is installed here",
             hint=f"install the package that provides it (group {GROUP}, or module:function)",
             details={"step": HookArgument.STEP, "hook": name},
         )
-    function: HookFunction = found
+    function: HookFunction = hook
     return function

@@ -46,7 +46,7 @@ from distop.landing.walk import (
     HISTORY_DONE,
     MAX_CONFIG_BYTES,
     SUCCESS,
-    Found,
+    LandedBatch,
     LandingScope,
     OpenFileSystem,
     Walk,
@@ -122,8 +122,8 @@ class Landing:
         parts = urlsplit(url)
         self._url_prefix = f"{parts.scheme}://" if parts.scheme else ""
         self._done: dict[str, str] = {}
-        """Batches published by this process, and their markers, as ``Found``: their folders are not examined
-        again."""
+        """Batches published by this process, and their markers, as in :class:`LandedBatch`: their folders are
+        not examined again."""
         self._checked: dict[str, str] = {}
         """The version of a batch's marker with which it was last compared."""
         self._turn = 0
@@ -148,16 +148,16 @@ class Landing:
         walk = Walk(self._fs, self._root, url_prefix=self._url_prefix, known=self._done)
         again = self._next_checked()
         report.problems = walk.problems
-        found = sorted(walk.batches(outer or LandingScope()), key=lambda one: one.name.encode())
+        batches = sorted(walk.batches(outer or LandingScope()), key=lambda batch: batch.name.encode())
         try:
             ordering = self._table.ordering()
             self._report_failed(ordering, report)
             report.problems.update({name: self._rewritten_message(name) for name in ordering.rewritten})
-            doubtful = self._perhaps_forgotten(found, ordering)
+            doubtful = self._perhaps_forgotten(batches, ordering)
             if doubtful:
                 report.problems[""] = _of_doubtful(self._table.name, doubtful)
             left_out = set(doubtful)
-            for batch in found:
+            for batch in batches:
                 if batch.name in left_out:
                     continue
                 if batch.ordered and batch.name.encode() <= ordering.forgotten.encode():
@@ -179,13 +179,13 @@ class Landing:
         self._problems.log_new(self._table.name, report.problems)
         return report
 
-    def _perhaps_forgotten(self, found: Sequence[Found], ordering: Ordering) -> list[str]:
+    def _perhaps_forgotten(self, batches: Sequence[LandedBatch], ordering: Ordering) -> list[str]:
         """Batches without an order that the table may have applied, and forgotten since: they were complete
         before the first of those ended that it remembers.
 
         Asked once: what comes later is known to this process, or new.
         """
-        unordered = [batch for batch in found if not batch.ordered]
+        unordered = [batch for batch in batches if not batch.ordered]
         if not unordered:
             return []
         if self._ended is None:
@@ -194,7 +194,7 @@ class Landing:
         if len(self._ended) < ordering.remember:
             return []
         since = min(end.timestamp() for end in self._ended.values() if end is not None)
-        old = [one.name for one in unordered if one.written < since and one.name not in self._ended]
+        old = [batch.name for batch in unordered if batch.written < since and batch.name not in self._ended]
         there = {batch.name for batch in self._table.backlog(ordered=False)} if old else set()
         return [name for name in old if name not in there]
 
@@ -211,7 +211,7 @@ class Landing:
 
     # -- batches ---------------------------------------------------------------------------------------
 
-    def _publish(self, batch: Found, report: LandingReport) -> None:
+    def _publish(self, batch: LandedBatch, report: LandingReport) -> None:
         argument = batch.argument
         marker = batch.marker if self._type == "ingest" else ""
         if marker:  # it may wait for long, and is checked when it is read

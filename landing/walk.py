@@ -42,7 +42,7 @@ open_file_system: OpenFileSystem = fsspec.core.url_to_fs
 
 
 @dataclass(frozen=True)
-class Found:
+class LandedBatch:
     """A complete batch in the folder."""
 
     name: str
@@ -96,7 +96,7 @@ class Walk:
         """The names of the folders in the root."""
         return sorted(child for child, entry in self.entries.items() if _is_visible_folder(child, entry))
 
-    def batches(self, outer: LandingScope) -> Iterator[Found]:
+    def batches(self, outer: LandingScope) -> Iterator[LandedBatch]:
         """The complete batches below the root, except the known ones."""
         if SUCCESS in self.entries:
             self.problems[SUCCESS] = "misplaced: the table's folder itself is not a batch"
@@ -121,7 +121,7 @@ class Walk:
 
     # -- folders ---------------------------------------------------------------------------------------
 
-    def _below(self, folder: str, entries: Entries, outer: LandingScope, depth: int) -> Iterator[Found]:
+    def _below(self, folder: str, entries: Entries, outer: LandingScope, depth: int) -> Iterator[LandedBatch]:
         scope = self._scope(folder, entries, outer)
         if scope is None:
             return  # nothing is published with an unreadable configuration
@@ -130,7 +130,7 @@ class Walk:
             if _is_visible_folder(child, entry):
                 yield from self._folder(f"{folder}/{child}", scope, depth + 1)
 
-    def _folder(self, folder: str, outer: LandingScope, depth: int) -> Iterator[Found]:
+    def _folder(self, folder: str, outer: LandingScope, depth: int) -> Iterator[LandedBatch]:
         name = self._name(folder)
         if name in self._known:
             return
@@ -176,12 +176,12 @@ class Walk:
         except OSError as error:
             self.problems[self._name(folder)] = f"cannot be read: {error}"
             return None
-        found = {entry["name"].rstrip("/"): entry for entry in listed}
-        found.pop(folder, None)
-        for path in [path for path in found if not _is_utf8(path)]:
-            del found[path]
+        entries = {entry["name"].rstrip("/"): entry for entry in listed}
+        entries.pop(folder, None)
+        for path in [path for path in entries if not _is_utf8(path)]:
+            del entries[path]
             self.problems[encodable(self._name(path))] = "it is left out: its name is not UTF-8"
-        return {posixpath.basename(path): entry for path, entry in found.items()}
+        return {posixpath.basename(path): entry for path, entry in entries.items()}
 
     def _name(self, path: str) -> str:
         return path[len(self._root) :].strip("/")
@@ -231,7 +231,7 @@ class Walk:
             raise InvalidArgument(f"larger than {MAX_CONFIG_BYTES:,} bytes")
         return content
 
-    def _batch(self, name: str, folder: str, entries: Entries, scope: LandingScope) -> Found | None:
+    def _batch(self, name: str, folder: str, entries: Entries, scope: LandingScope) -> LandedBatch | None:
         paths = [f"{self._url_prefix}{folder}"]
         if POINTER in entries:
             data = sorted(child for child in entries if not child.startswith(("_", ".")))
@@ -250,7 +250,7 @@ class Walk:
         # A batch without data is published, too: the operation fails, and names the batch.
         marker = "" if POINTER in entries else f"{paths[0]}/{SUCCESS}"
         written = modified(entries[SUCCESS])
-        return Found(
+        return LandedBatch(
             name,
             scope.ordered,
             {**scope.argument, "paths": paths},

@@ -27,7 +27,7 @@ class Role(IntEnum):
     """What a caller may do on a table. Each may do what those before it may."""
 
     READER = 1
-    """Look."""
+    """May look at everything."""
     OPERATOR = 2
     """Start, cancel, pause, resume, enqueue, approve, schedule."""
     WRITER = 3
@@ -41,10 +41,11 @@ class Staging:
     """The types that are started for what a type has written to a branch; the argument names the branch."""
 
     publish: str
-    """Publishes it. Its argument has three more fields: ``snapshot``, the only one to publish; ``alone``,
-    true: the branch may have no other; ``on_conflict``, ``rebase``: what others have written stays."""
+    """The type that publishes the branch. Its argument has three more fields: ``snapshot``, the only one to
+    publish; ``alone``, true: the branch may have no other; ``on_conflict``, ``rebase``: what others have
+    written stays."""
     drop: str
-    """Removes it."""
+    """The type that removes the branch."""
 
 
 class Scope(Enum):
@@ -71,7 +72,7 @@ class PlanRequest:
     argument: Mapping[str, Any]
     """As the caller sent it; unchecked."""
     partitions: Sequence[str] | None = None
-    """The subset of partitions the caller asked for, if any."""
+    """The subset of partitions that the caller requested, if any."""
     options: OperationOptions = field(default_factory=OperationOptions)
     active: Sequence[OperationArg] = ()
     """Operations of the table that still have keys, for types with ``sees_active``: running, or ended and not

@@ -20,12 +20,12 @@ def invalid(field: str, message: str, hint: str = "", **details: str) -> Invalid
     return InvalidArgument(message, hint=hint, details={"field": field, **details})
 
 
-def parse(raw: Mapping[str, Any], kind: type[T], what: str, *, below: str = "") -> T:
+def parse(raw: Mapping[str, Any], kind: type[T], label: str, *, below: str = "") -> T:
     """The argument of an operation, typed.
 
     Parameters
     ----------
-    what:
+    label:
         Name of the argument's owner, for the error.
     below:
         The field that contains it, if it is part of a larger argument.
@@ -39,11 +39,11 @@ def parse(raw: Mapping[str, Any], kind: type[T], what: str, *, below: str = "") 
         return convert(dict(raw), kind)
     except msgspec.ValidationError as error:
         message = str(error)
-        found = re.search(r"at `\$\.?([^`.\[]*)", message) or re.search(r"field `([^`]*)`", message)
-        field = found[1] if found else ""
+        match = re.search(r"at `\$\.?([^`.\[]*)", message) or re.search(r"field `([^`]*)`", message)
+        field = match[1] if match else ""
         named = ".".join(name for name in (below, field) if name) or "argument"
         hint = _list_hint(raw.get(field), message)
-    raise invalid(named, f"argument of {what}: {message}", hint) from None
+    raise invalid(named, f"argument of {label}: {message}", hint) from None
 
 
 def _list_hint(value: Any, message: str) -> str:

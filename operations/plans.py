@@ -18,15 +18,15 @@ MAX_RECENT = 4
 """Plans of one kind that a process caches: plans can be large."""
 
 
-def plan_of(operation: OperationArg, kind: type[P], what: str) -> P:
-    """The argument of an operation as a plan of some kind; ``what`` names the kind.
+def plan_of(operation: OperationArg, kind: type[P], label: str) -> P:
+    """The argument of an operation as a plan of some kind; ``label`` names the kind.
 
     Raises :class:`~distop.errors.CorruptRecord` if it is invalid.
     """
     try:
         return convert(operation.argument, kind)
     except msgspec.ValidationError as error:
-        raise CorruptRecord(f"the argument of {operation.id} is not a {what}: {error}") from error
+        raise CorruptRecord(f"the argument of {operation.id} is not a {label}: {error}") from error
 
 
 class Shared(Generic[T]):

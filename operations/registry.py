@@ -55,11 +55,11 @@ class Registry:
 
     @cached_property
     def _named(self) -> dict[str, type[DistributedOperation]]:
-        found = {}
+        classes = {}
         for item in self.extra:
             kind = _class_of(item)
-            found[kind.type] = kind
-        return found
+            classes[kind.type] = kind
+        return classes
 
     def names(self) -> list[str]:
         """All names, sorted, without loading the types."""
@@ -93,10 +93,10 @@ class Registry:
         type names the other. An unknown type is not compatible."""
         if other not in self.names() or other in self._refused:
             return False
-        found = self.get(other)
-        if may_run_together(kind.effect, found.effect):
+        other_kind = self.get(other)
+        if may_run_together(kind.effect, other_kind.effect):
             return True
-        return other in kind.compatible_types and kind.type in found.compatible_types
+        return other in kind.compatible_types and kind.type in other_kind.compatible_types
 
     def get(self, name: str) -> DistributedOperation:
         """The type with this name.

@@ -37,14 +37,14 @@ class Reread(Generic[T]):
     def __init__(self, paths: tuple[str, ...], make: Callable[..., T]) -> None:
         self._paths = paths
         self._make = make
-        self._seen = self._look()
+        self._state = self._look()
         self._value = make(*(self._read(path) for path in paths))
 
     def now(self) -> T:
         """What they hold at present. Cheap while they stay as they are."""
         try:
-            if (seen := self._look()) != self._seen:
-                self._seen = seen  # also if it makes no sense: the error is raised once
+            if (state := self._look()) != self._state:
+                self._state = state  # also if it makes no sense: the error is raised once
                 self._value = self._make(*(self._read(path) for path in self._paths))
                 log.info("files_read_again", extra={"files": self._paths})
         except DistopError as error:
@@ -53,10 +53,10 @@ class Reread(Generic[T]):
 
     def _look(self) -> tuple[tuple[int, int, int], ...]:
         try:
-            found = [os.stat(path) for path in self._paths]
+            stats = [os.stat(path) for path in self._paths]
         except OSError as error:
             raise _unreadable(error) from None
-        return tuple((one.st_ino, one.st_mtime_ns, one.st_size) for one in found)
+        return tuple((stat.st_ino, stat.st_mtime_ns, stat.st_size) for stat in stats)
 
     def _read(self, path: str) -> bytes:
         try:

@@ -14,9 +14,9 @@ def notify_manager(state: str) -> None:
 
     A failure is ignored: it does not prevent serving.
     """
-    if not (place := os.environ.get("NOTIFY_SOCKET")):
+    if not (address := os.environ.get("NOTIFY_SOCKET")):
         return
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
         channel.settimeout(_PATIENCE_S)
         # "@" means the zero byte of an abstract name.
-        channel.sendto(state.encode(), f"\0{place[1:]}" if place.startswith("@") else place)
+        channel.sendto(state.encode(), f"\0{address[1:]}" if address.startswith("@") else address)

@@ -139,19 +139,19 @@ class Template:
 
         Raises ``OSError`` or ``TimeoutError`` if there is none.
         """
-        ours, theirs = socket.socketpair()
+        own_end, theirs = socket.socketpair()
         with self._lock, theirs:
             try:
                 program = self._started()
                 level, given = logging.getLogger().level, [theirs.fileno(), *files]
                 pid = program.ask(_FORK, begin, level, files=given, limit_s=START_S)
             except BaseException as error:
-                ours.close()
+                own_end.close()
                 if isinstance(error, EOFError | TimeoutError):
                     self._end(hangs=isinstance(error, TimeoutError))
                 raise
         assert isinstance(pid, int)
-        return Worker(ours, pid, lambda: program.kill(pid))
+        return Worker(own_end, pid, lambda: program.kill(pid))
 
     def start(self) -> None:
         """Start it, unless it runs."""

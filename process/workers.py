@@ -160,10 +160,10 @@ class Worker:
                 if self._ended and not self._users:
                     self._link.close()
 
-    async def _in_thread(self, threads: Executor, what: Callable[..., T], *args: Any) -> T:
+    async def _in_thread(self, threads: Executor, function: Callable[..., T], *args: Any) -> T:
         def run() -> T:
             with self._using():
-                return what(*args)
+                return function(*args)
 
         return await asyncio.shield(asyncio.get_running_loop().run_in_executor(threads, run))
 
@@ -188,16 +188,16 @@ class Worker:
 async def _readable(link: Link, limit_s: float) -> bool:
     """Whether there is something to receive, or the end of it, within a time."""
     loop = asyncio.get_running_loop()
-    found: asyncio.Future[bool] = loop.create_future()
+    readable: asyncio.Future[bool] = loop.create_future()
 
     def finish(is_readable: bool) -> None:
-        if not found.done():
-            found.set_result(is_readable)
+        if not readable.done():
+            readable.set_result(is_readable)
 
     loop.add_reader(link.fileno(), finish, True)
     timer = loop.call_later(limit_s, finish, False)
     try:
-        return await found
+        return await readable
     finally:
         timer.cancel()
         loop.remove_reader(link.fileno())
@@ -292,7 +292,7 @@ def spawn(
         "import sys, json; a = json.loads(sys.argv[1]); sys.path[:] = a.pop(); "
         f"from {module} import main; main(*a)"
     )
-    ours, theirs = socket.socketpair()
+    own_end, theirs = socket.socketpair()
     with theirs:
         process = subprocess.Popen(
             # Unbuffered: forks would print what is in a buffer again, and what they print would be lost.
@@ -302,7 +302,7 @@ def spawn(
             env=None if env is None else dict(env),
             start_new_session=True,  # this process handles Ctrl-C
         )
-    return process, ours
+    return process, own_end
 
 
 def spawned(env: Mapping[str, str]) -> Worker:

@@ -53,11 +53,11 @@ def from_json(text: str, field: str) -> dict[str, Any]:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    value = dict(pairs)
+    if len(value) < len(pairs):
         names = [name for name, _ in pairs]
         raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)!r} is there twice")
-    return found
+    return value
 
 
 def _check(value: Any, path: str, depth: int) -> None:
@@ -101,18 +101,18 @@ def _refused(path: str, why: str) -> InvalidArgument:
 
 def series_of(facts: Mapping[str, Any]) -> Mapping[str, Any]:
     """The summary of a series; empty if there is none."""
-    found: Any = facts.get("series")
-    return found if _fits(found, _SERIES) else {}
+    series: Any = facts.get("series")
+    return series if _fits(series, _SERIES) else {}
 
 
 def violations_of(facts: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """What is known of each broken rule; empty if none is."""
-    found: Any = facts.get("violations")
-    known = isinstance(found, list) and all(
-        _fits(one, _VIOLATION) and all(isinstance(rows, int) for rows in one["most"].values())
-        for one in found
+    violations: Any = facts.get("violations")
+    known = isinstance(violations, list) and all(
+        _fits(violation, _VIOLATION) and all(isinstance(rows, int) for rows in violation["most"].values())
+        for violation in violations
     )
-    return found if known else []
+    return violations if known else []
 
 
 def _fits(value: Any, shape: Mapping[str, type]) -> bool:

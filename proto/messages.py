@@ -48,9 +48,9 @@ _SHARED: dict[tuple[type[Any], type[Any]], tuple[frozenset[str], tuple[str, ...]
 def _shared(kind: type[Message], record: type[Any]) -> tuple[frozenset[str], tuple[str, ...]]:
     """The fields of a message that are times, and those that are fields of the record, too."""
     described = kind.DESCRIPTOR.fields
-    times = frozenset(one.name for one in described if _is_time(one))
+    times = frozenset(field.name for field in described if _is_time(field))
     names = getattr(record, "__struct_fields__", ()) or getattr(record, "__dataclass_fields__", ())
-    simple = (one.name for one in described if one.message_type is None or one.name in times)
+    simple = (field.name for field in described if field.message_type is None or field.name in times)
     return times, tuple(name for name in simple if name in names)
 
 

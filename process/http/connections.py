@@ -34,8 +34,8 @@ class Visitor(H11Protocol):
         self._limit: asyncio.TimerHandle | None = None
         super().connection_made(transport)
         others = [other for other in self.connections if isinstance(other, Visitor) and other is not self]
-        ours = [other for other in others if other._host == self._host]
-        for group, most in ((ours, self.most // 4), (others, self.most)):
+        same_host = [other for other in others if other._host == self._host]
+        for group, most in ((same_host, self.most // 4), (others, self.most)):
             if len(group) >= most:
                 (_longest_idle(group) or self)._leave()
         self._expect(HEADER_S)

@@ -31,7 +31,7 @@ _HEADERS = [
 class Guard:
     """Adds the headers that keep a browser in its place, and turns away who came by another name.
 
-    A page on loopback is asked for by a name of loopback. Another name means that some web site has pointed
+    A page on loopback is requested by a name of loopback. Another name means that some web site has pointed
     its own name here (DNS rebinding) to read with the eyes of its visitors. Starlette's
     ``TrustedHostMiddleware`` does not fit: it has a fixed list of names, and it cuts ``[::1]:port`` at
     the first colon.
