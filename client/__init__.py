@@ -4,7 +4,7 @@ import distop.process.forks  # noqa: F401  # before gRPC is imported
 from distop.client.access import Grant, Grants
 from distop.client.aio import AsyncClient, AsyncTableHandle
 from distop.client.backfill import Backfill, batch_range
-from distop.client.backlog import Batch, Block, Enqueued, Ordering
+from distop.client.backlog import Batch, Block, Enqueued, Ordering, Staged
 from distop.client.blocking import Client, OperationHandle, TableHandle
 from distop.client.cluster import AuditEntry, Diagnosis, Finding, Leader, Member, Severity
 from distop.client.connection import DEFAULT_ADDRESS, default_address
@@ -74,6 +74,7 @@ __all__ = [
     "Schedule",
     "Severity",
     "Snapshot",
+    "Staged",
     "StartOptions",
     "Table",
     "TableContent",

@@ -17,6 +17,7 @@ from typing import Any, Self
 
 from distop.client.backlog import BacklogCalls, Batch, Block, Ordering
 from distop.client.calls import new_request_id
+from distop.client.model import Model
 from distop.client.operations import OperationFailed
 from distop.errors import BatchDiffers, BatchLate, Cancelled, InvalidArgument, NotFound, PreconditionFailed
 
@@ -148,7 +149,7 @@ def _numbers(first: str, last: str, every: str) -> Iterator[str]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Backfill:
+class Backfill(Model):
     """How far the batches of a backfill are, from the records of the table's backlog."""
 
     table: str

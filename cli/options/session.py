@@ -36,7 +36,7 @@ MOST_NAMES = 500
 """How many names are searched for a similar one."""
 
 ADDRESS_HELP = "A coordinator, or several: HOST:PORT[,HOST:PORT...]."
-OUTPUT_HELP = "For people (table) or for programs (json)."
+OUTPUT_HELP = "For people (table, or wide: all columns) or for programs (json)."
 TIMEOUT_HELP = "Timeout of one call in seconds."
 
 

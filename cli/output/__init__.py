@@ -19,4 +19,4 @@ def make_output(wanted: Format) -> Output:
         return JsonOutput()
     from distop.cli.output.human import HumanOutput
 
-    return HumanOutput()
+    return HumanOutput(wide=wanted == "wide")

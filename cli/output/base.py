@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from distop.client import Leader, Member, Operation, OperationUpdate, Watermarks
     from distop.executor.checking.spark_setup import WorkerFinding
 
-Format = Literal["table", "json"]
+Format = Literal["table", "wide", "json"]
 Listing = Literal[
     "operations",
     "tables",

@@ -23,11 +23,10 @@ from distop.cli.output.texts import (
     duration,
     event_lines,
     failed_partitions,
+    fields_of,
     index_line,
-    number_of,
     paused,
     printable,
-    schedule_pairs,
     seconds_since,
     series_line,
     some_hosts,
@@ -37,8 +36,6 @@ from distop.cli.output.texts import (
     worker_lines,
 )
 from distop.client import (
-    Backfill,
-    Batch,
     Diagnosis,
     Enqueued,
     Explanation,
@@ -47,9 +44,7 @@ from distop.client import (
     Member,
     Operation,
     OperationUpdate,
-    Ordering,
     QuarantinedRow,
-    Schedule,
     Table,
     Trace,
     Watermarks,
@@ -66,8 +61,8 @@ T = TypeVar("T")
 class HumanOutput(Output):
     """Tables and progress bars."""
 
-    def __init__(self) -> None:
-        self._screen = Screen()
+    def __init__(self, *, wide: bool = False) -> None:
+        self._screen = Screen(wide=wide)
         self._out, self._err = self._screen.out, self._screen.err
 
     def show(self, result: Any) -> None:
@@ -75,15 +70,14 @@ class HumanOutput(Output):
             Operation: self._operation,
             Table: self._table,
             Diagnosis: self._diagnosis,
-            Backfill: self._backfill,
             Enqueued: self._enqueued,
-            Ordering: self._ordering,
-            Batch: self._batch,
             Explanation: self._explanation,
             Grants: self._grants,
-            Schedule: self._schedule,
         }
-        show[type(result)](result)
+        if (special := show.get(type(result))) is not None:
+            special(result)
+        else:
+            self._screen.pairs(fields_of(result))
 
     def listed(self, what: Listing, items: Sequence[Any], more: bool) -> None:
         if what == "traces":
@@ -259,81 +253,6 @@ class HumanOutput(Output):
             self.note(
                 f"it is late and blocks the table: distop backlog retry|skip {answer.table} {answer.batch}"
             )
-
-    def _backfill(self, progress: Backfill) -> None:
-        block = progress.blocked
-        blocked = f"batch {block.batch}: {block.error.code}: {block.error.message}" if block else ""
-        names = [
-            "batches",
-            "queued",
-            "waiting",
-            "running",
-            "applied",
-            "rows",
-            "skipped",
-            "forgotten",
-            "absent",
-        ]
-        numbers = [(name, getattr(progress, name)) for name in names]
-        self._screen.pairs(
-            [
-                ("table", progress.table),
-                ("range", f"{progress.first} to {progress.last}"),
-                *((name, f"{number:,}" if number else "") for name, number in numbers),
-                ("gate", progress.gate if progress.gate != "open" and not progress.done else ""),
-                ("running operation", progress.operation),
-                ("waits for approval", progress.awaiting),
-                ("blocked by", Text(printable(blocked), "red")),
-            ]
-        )
-
-    def _schedule(self, schedule: Schedule) -> None:
-        self._screen.pairs(schedule_pairs(schedule))
-
-    def _ordering(self, ordering: Ordering) -> None:
-        block, staged = ordering.blocked, ordering.staged
-        moment = "before it is published" if ordering.before else "after each batch"
-        blocked = f"batch {block.batch}: {block.error.code}: {block.error.message}" if block else ""
-        failed = [f"{one.batch}: {one.error.code}: {one.error.message}" for one in ordering.failed]
-        self._screen.pairs(
-            [
-                ("table", ordering.table),
-                ("gate", f"{ordering.gate} by {ordering.held_by}" if ordering.held_by else ordering.gate),
-                ("validation", moment if ordering.validation else ""),
-                ("late batches", ordering.late),
-                ("together", str(ordering.together)),
-                ("attempts", str(ordering.max_attempts)),
-                ("remembers", f"{ordering.remember:,} batches"),
-                ("forgotten up to", ordering.forgotten),
-                ("last batch", ordering.last),
-                ("running", ordering.running),
-                ("waits for approval", ordering.awaiting),
-                ("on a branch", f"{staged.batch} on {staged.branch}" if staged else ""),
-                ("blocked by", Text(printable(blocked), "red") if blocked else ""),
-                ("failed", Text(printable("; ".join(failed)), "red") if failed else ""),
-            ]
-        )
-
-    def _batch(self, batch: Batch) -> None:
-        figures = ("rows", batch.rows), ("files", batch.files), ("bytes", batch.bytes)
-        of_all = f" (of {batch.together} batches)" if batch.together > 1 else ""
-        error = f"{batch.error.code}: {batch.error.message}" if batch.error else ""
-        self._screen.pairs(
-            [
-                ("batch", batch.name),
-                ("state", batch.state),
-                ("operation", batch.operation),
-                ("type", batch.type),
-                ("queued", batch.queued_at),
-                ("queued by", batch.queued_by),
-                ("finished", batch.finished_at),
-                *((name, number_of(count) + of_all) for name, count in figures if count is not None),
-                ("failed attempts", str(batch.attempts or "")),
-                ("error", error),
-                ("decided by", batch.decided_by),
-                *asked_for(batch.argument),
-            ]
-        )
 
     def _explanation(self, explanation: Explanation) -> None:
         self._out.print(printable(f"{explanation.table}: {explanation.sentence}"), soft_wrap=True)

@@ -18,10 +18,10 @@ _WIDE = 10_000
 """Width where there is no terminal: programs that read a pipe need whole names."""
 
 
-def _console(file: Any) -> Console:
+def _console(file: Any, *, wide: bool = False) -> Console:
     if isinstance(file, io.TextIOWrapper):  # a name that the terminal cannot show must not cause a failure
         file.reconfigure(errors="backslashreplace")
-    width = None if file.isatty() else _WIDE
+    width = None if file.isatty() and not wide else _WIDE
     return Console(file=file, width=width, markup=False, highlight=False, emoji=False)
 
 
@@ -34,10 +34,16 @@ def grid_of(*columns: str) -> Grid:
 
 
 class Screen:
-    """The two streams of a command: results go to ``out``, everything else to ``err``."""
+    """The two streams of a command: results go to ``out``, everything else to ``err``.
 
-    def __init__(self) -> None:
-        self.out = _console(sys.stdout)
+    Parameters
+    ----------
+    wide:
+        Whether lists have all their columns, also where the terminal is narrower.
+    """
+
+    def __init__(self, *, wide: bool = False) -> None:
+        self.out = _console(sys.stdout, wide=wide)
         self.err = _console(sys.stderr)
 
     def note(self, text: str) -> None:
@@ -71,6 +77,6 @@ class Screen:
             left_out.append(header)
         self.out.print(grid)
         if left_out:
-            self.note(f"not shown: {', '.join(left_out)}; use --output json or a wider terminal")
+            self.note(f"not shown: {', '.join(left_out)}; use --output wide")
         if more:
             self.note("more items exist: --limit 0 shows all")

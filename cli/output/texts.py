@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -10,16 +11,20 @@ from rich.text import Text
 
 from distop.client import (
     AuditEntry,
+    Block,
     Finding,
     Index,
     JobCounts,
     Operation,
+    OperationError,
     OperationState,
     Pause,
     Schedule,
     Severity,
+    Staged,
     TableContent,
 )
+from distop.client.model import Model
 from distop.proto.json_text import series_of, violations_of
 
 if TYPE_CHECKING:
@@ -282,24 +287,37 @@ def _line(mark: str, style: str, code: str, sentence: str) -> Text:
     return Text.assemble((f"{mark}: ", style), (f"{code}: ", "bold"), printable(sentence))
 
 
-def schedule_pairs(one: Schedule) -> list[tuple[str, Any]]:
-    """One schedule, as names and values."""
-    skipped = f"{one.skipped}, last {when(one.skipped_at)}: {skip_reason(one)}" if one.skipped else ""
-    return [
-        ("schedule", one.name),
-        ("table", one.table),
-        ("starts", "/".join(filter(None, (one.type, one.object)))),
-        *asked_for(one.argument),
-        (f"at ({printable(one.timezone) or 'UTC'})", one.cron),
-        ("when", one.when),
-        ("next", one.next_at),
-        ("paused", paused(one.pause)),
-        ("started", str(one.started or "")),
-        ("last operation", one.operation),
-        ("skipped", skipped),
-        ("added by", one.added_by),
-        ("added", one.added_at),
-    ]
+def fields_of(model: Model) -> list[tuple[str, Any]]:
+    """The fields of a result that are set, as names and values: what it has is what is shown."""
+    found = []
+    for field in fields(model):  # type: ignore[arg-type]  # each model is a dataclass
+        value = getattr(model, field.name)
+        if value or (value == 0 and field.default is None):
+            found.append((field.name.replace("_", " "), _field(value)))
+    return found
+
+
+def _field(value: Any) -> Any:
+    match value:
+        case bool():
+            return "yes"
+        case int():
+            return f"{value:,}"
+        case Pause():
+            return paused(value)
+        case OperationError():
+            return f"{value.code}: {value.message}"
+        case Block():
+            return Text(printable(f"batch {value.batch}: {_field(value.error)}"), "red")
+        case Staged():
+            return f"{value.batch} on {value.branch}"
+        case Mapping():
+            return "\n".join(f"{name}: {text_of(item)}" for name, item in value.items())
+        case tuple():
+            return Text("\n").join(
+                one if isinstance(one, Text) else Text(shown(one)) for one in map(_field, value)
+            )
+    return value
 
 
 def skip_reason(one: Schedule) -> str:

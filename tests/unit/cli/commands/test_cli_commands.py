@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from collections.abc import Iterator
@@ -524,26 +525,44 @@ def test_no_cell_of_a_list_reaches_the_terminal_as_a_control_sequence(
     assert "\\x1b[2J" in shown
 
 
+LONG = Operation(
+    name="warehouse.flights/ingest/1017",
+    table="warehouse.flights",
+    type="ingest",
+    state=OperationState.SUCCEEDED,
+    jobs=JobCounts(120_000, 120_000, 0),
+    started_by="somebody@a-host-with-a-long-name",
+    started_at=datetime(2024, 5, 1, tzinfo=UTC),
+    finished_at=datetime(2024, 5, 2, tzinfo=UTC),
+)
+
+
 def test_a_list_fits_a_narrow_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     """Names and states stay; through a pipe all columns are there."""
     out = HumanOutput()
     out._out.width = 80
-    operation = Operation(
-        name="warehouse.flights/ingest/1017",
-        table="warehouse.flights",
-        type="ingest",
-        state=OperationState.SUCCEEDED,
-        jobs=JobCounts(120_000, 120_000, 0),
-        started_by="somebody@a-host-with-a-long-name",
-        started_at=datetime(2024, 5, 1, tzinfo=UTC),
-        finished_at=datetime(2024, 5, 2, tzinfo=UTC),
-    )
-    out.listed("operations", [operation], more=False)
+    out.listed("operations", [LONG], more=False)
     seen = capsys.readouterr()
     assert max(map(len, seen.out.splitlines())) <= 80
     assert len(seen.out.splitlines()) == 2
     assert "warehouse.flights/ingest/1017" in seen.out
     assert "not shown: BY" in seen.err
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_a_wide_list_has_all_columns_on_a_narrow_terminal(
+    wide: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("sys.stdout", Terminal())
+    out = HumanOutput(wide=wide)
+    out.listed("operations", [LONG], more=False)
+    assert ("somebody@a-host-with-a-long-name" in out._out.file.getvalue()) is wide  # type: ignore[attr-defined]
 
 
 def test_looking_after_a_table_takes_options(service: FakeService) -> None:
