@@ -101,21 +101,21 @@ async def page_of(client: EtcdClient, request: Any, *, by_time: bool = False) ->
 
 
 async def first_tables(
-    client: EtcdClient, count: int, *, revision: int, after: str = ""
+    client: EtcdClient, count: int, *, revision: int, after: str = "", part: str = ""
 ) -> tuple[list[str], str]:
     """The names of up to ``count`` tables after ``after`` that the caller may see, in key order, at
-    ``revision``; and the last examined name, empty at the end of the list.
+    ``revision``; and the last examined name, empty at the end of the list. ``part``: only names with it.
 
     At most :data:`LOOKED` names are examined, whatever was found.
     """
     found: list[str] = []
     looked, sees = 0, caller().sees
-    limit = count if caller().held.everywhere else PAGE
+    limit = count if caller().held.everywhere and not part else PAGE
     async with aclosing(table_names(client, after=after, revision=revision, limit=limit)) as pages:
         async for names, _ in pages:
             for name in names:
                 looked += 1
-                found += [name] if sees(name) else []
+                found += [name] if part in name and sees(name) else []
                 if len(found) >= count or looked >= LOOKED:
                     return found, name
     return found, ""

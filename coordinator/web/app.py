@@ -65,6 +65,9 @@ KEEP_S = 0.2
 
 MAX_CONNECTIONS = 256
 
+OPERATIONS = 50
+"""Operations on one page of a list."""
+
 _STATIC = {
     "page.css": "text/css; charset=utf-8",
     "htmx.min.js": "text/javascript; charset=utf-8",
@@ -79,6 +82,10 @@ class _Exactly(Route):
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         return super().matches(scope) if scope["path"] == self.path else (Match.NONE, {})
+
+
+class _Elsewhere(str):
+    """The address of another page, which has what was looked for."""
 
 
 class WebServer:
@@ -143,7 +150,13 @@ class WebServer:
             "/table/schedules": ("table_schedules.html", self._schedules),
             "/table/watermarks": ("table_watermarks.html", self._watermarks),
             "/operation": ("operation.html", self._operation),
+            "/operation/logs": ("operation_logs.html", self._logs),
+            "/operation/quarantine": ("operation_quarantine.html", self._quarantine),
+            "/operations": ("operations.html", self._operations),
+            "/search": ("search.html", self._search),
             "/members": ("members.html", self._members),
+            "/doctor": ("doctor.html", self._doctor),
+            "/audit": ("audit.html", self._audit),
         }
         api = {
             "/api/tables": self._api_tables,
@@ -165,7 +178,7 @@ class WebServer:
         return Starlette(routes=routes, exception_handlers={404: self._not_found})
 
     def _page(
-        self, template: str, look: Callable[[Query], Awaitable[dict[str, Any]]]
+        self, template: str, look: Callable[[Query], Awaitable[dict[str, Any] | _Elsewhere]]
     ) -> Callable[[Request], Awaitable[Response]]:
         """The page of a template, with the values that ``look`` returns."""
 
@@ -174,11 +187,17 @@ class WebServer:
             address = url(request.scope["path"], **dict(query.items()))
 
             async def made(query: Query) -> str:
-                return self._render(template, address=address, **await look(query))
+                found = await look(query)
+                if isinstance(found, _Elsewhere):
+                    return found
+                return self._render(template, address=address, **found)
 
             try:
                 answer_to(await self._access.enter(request))
-                return answer(request, await self._fresh(request, made), "text/html; charset=utf-8")
+                page = await self._fresh(request, made)
+                if isinstance(page, _Elsewhere):
+                    return RedirectResponse(page, 303)
+                return answer(request, page, "text/html; charset=utf-8")
             except Unauthenticated:
                 return RedirectResponse("/sign-in", 303)
             except DistopError as error:
@@ -303,6 +322,42 @@ class WebServer:
         view = await self._reads.operation(operation, jobs=jobs, start=start)
         return {"view": view, "jobs": jobs, "start": start}
 
+    async def _logs(self, query: Query) -> dict[str, Any]:
+        name = query.needed("name")
+        request = pb.GetOperationRequest(name=name)
+        listed = await self._reads.ask(self._reads.operations.ListTraces, request)
+        return {"name": name, "traces": listed.traces}
+
+    async def _quarantine(self, query: Query) -> dict[str, Any]:
+        name, token = query.needed("name"), query.text("page_token")
+        request = pb.ListQuarantinedRowsRequest(name=name, page_token=token)
+        listed = await self._reads.ask(self._reads.operations.ListQuarantinedRows, request)
+        return {"name": name, "listed": listed, "token": token}
+
+    async def _operations(self, query: Query) -> dict[str, Any]:
+        asked = {name: query.text(name) for name in ("table", "type", "states", "page_token")}
+        request = _operations(query, page_size=OPERATIONS)
+        listed = await self._reads.ask(self._reads.operations.ListOperations, request, keep_s=1.0)
+        return {"listed": listed, "asked": asked}
+
+    async def _search(self, query: Query) -> dict[str, Any] | _Elsewhere:
+        text = query.needed("q").strip()
+        if text.count("/") >= 2:
+            return _Elsewhere(url("/operation", name=text))
+        found, after = await self._reads.search(text, query.text("after"))
+        if text in found:
+            return _Elsewhere(url("/table", name=text))
+        return {"text": text, "found": found, "after": after}
+
+    async def _doctor(self, _: Query) -> dict[str, Any]:
+        return {"found": self._reads.examined()}
+
+    async def _audit(self, query: Query) -> dict[str, Any]:
+        table, token = query.text("table"), query.text("page_token")
+        request = pb.ListAuditRequest(table=table, page_token=token)
+        listed = await self._reads.ask(self._reads.cluster.ListAudit, request, keep_s=1.0)
+        return {"listed": listed, "table": table, "token": token}
+
     async def _members(self, _: Query) -> dict[str, Any]:
         members, leaders = await self._reads.members(), await self._reads.leaders()
         return {"members": members, "leaders": leaders, "led": Counter(leader.member for leader in leaders)}
@@ -327,13 +382,7 @@ class WebServer:
         return plain(await self._reads.tables.GetWatermarks(request, NO_CONTEXT))
 
     async def _api_operations(self, query: Query) -> dict[str, Any]:
-        request = pb.ListOperationsRequest(
-            table=query.text("table"),
-            type=query.text("type"),
-            states=[_state(name) for name in query.text("states").split(",") if name],
-            page_size=query.number("page_size"),
-            page_token=query.text("page_token"),
-        )
+        request = _operations(query, page_size=query.number("page_size"))
         return plain(await list_operations(self._client, request))
 
     async def _api_operation(self, query: Query) -> dict[str, Any]:
@@ -380,6 +429,16 @@ def _json_problem(error: DistopError) -> Response:
 
 def _reason(reason: Reason) -> dict[str, str]:
     return {"mood": reason.mood.name.lower(), "sentence": reason.sentence}
+
+
+def _operations(query: Query, page_size: int) -> pb.ListOperationsRequest:
+    return pb.ListOperationsRequest(
+        table=query.text("table"),
+        type=query.text("type"),
+        states=[_state(name) for name in query.text("states").split(",") if name],
+        page_size=page_size,
+        page_token=query.text("page_token"),
+    )
 
 
 def _state(name: str) -> str:

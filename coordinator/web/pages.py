@@ -20,7 +20,7 @@ from markupsafe import Markup
 from distop.coordinator.state.grid import JobGrid
 from distop.coordinator.views.jobs import STATES, Failure, grouped
 from distop.coordinator.views.messages import state_of_batch
-from distop.coordinator.views.why import Need, many, seconds_of, short_name, span
+from distop.coordinator.views.why import Need, long_call, many, seconds_of, short_name, span
 from distop.coordinator.web.charts import HEIGHT, WIDTH, by_day, over_time, phases
 from distop.coordinator.web.reads import HISTORY, LIVE, MAX_ACTIVE, WATERMARKS
 from distop.proto import distop_pb2 as pb
@@ -60,6 +60,17 @@ BATCHES = {
     "rewritten": "approval",
 }
 """The states of a batch, and how each looks."""
+
+FILTERS = (
+    ("", "any"),
+    ("running,committing,aborting", "under way"),
+    ("succeeded", "succeeded"),
+    ("failed", "failed"),
+    ("cancelled", "cancelled"),
+)
+"""States of operations as one chooses them."""
+
+SEVERITIES = {number: name.lower() for name, number in pb.Severity.items()}
 
 COLUMNS, SCHEDULES, LATEST = 200, 100, 50
 """Columns, schedules and applied batches in lists."""
@@ -204,6 +215,7 @@ ENVIRONMENT.globals |= {
     "COLUMNS": COLUMNS,
     "EVENTS": EVENTS,
     "FAILED": pb.FAILED,
+    "FILTERS": FILTERS,
     "HEIGHT": HEIGHT,
     "HISTORY": HISTORY,
     "JOB_STATES": list(STATES),
@@ -213,12 +225,14 @@ ENVIRONMENT.globals |= {
     "MAX_ACTIVE": MAX_ACTIVE,
     "PENDING": PENDING,
     "SCHEDULES": SCHEDULES,
+    "SEVERITIES": SEVERITIES,
     "SUCCEEDED": pb.SUCCEEDED,
     "WATERMARKS": WATERMARKS,
     "WIDTH": WIDTH,
     "by_day": by_day,
     "failures_of": failures_of,
     "from_json": from_json,
+    "long_call": long_call,
     "over_time": over_time,
     "percent": percent,
     "phases": phases,

@@ -31,7 +31,7 @@ from distop.coordinator.views.tables import with_schedules
 from distop.coordinator.views.why import Mood, Need, Reason, executors_among, need_of, short_name, why
 from distop.coordinator.web.charts import first_shown
 from distop.coordinator.work.work import Work
-from distop.errors import DistopError, InvalidArgument, Unavailable
+from distop.errors import DistopError, InvalidArgument, Unavailable, as_distop
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.deadline import within
 from distop.metastore.etcd.txn import named
@@ -135,10 +135,27 @@ BACKLOG_S = 1.0
 """Seconds that waiting batches are cached."""
 
 # Services and handlers take arguments that only some calls need; reads use no gRPC context.
-NO_CONTEXT: Any = None
-
 ASK_S = 4.0
 """Deadline of one call of the API, in seconds: less than that of a page, which then shows the error."""
+
+
+class _Context:
+    """What handlers ask of a call: how long its caller waits."""
+
+    def time_remaining(self) -> float:
+        return ASK_S
+
+
+NO_CONTEXT: Any = _Context()
+
+EXAMINED_S = 60.0
+"""Seconds from one examination by the doctor to the next one, as long as somebody looks."""
+EXAMINING_S = 300.0
+"""Longest examination."""
+FINDINGS = 200
+"""Findings that are shown."""
+FOUND = 50
+"""Tables on one page of a search."""
 BATCHES = 1000
 """Most applied batches of a calendar."""
 WAITING = 100
@@ -190,6 +207,21 @@ class Batches:
     unordered: pb.ListBacklogResponse
 
 
+@dataclass(kw_only=True)
+class Examined:
+    """What the doctor has found so far."""
+
+    findings: list[pb.Finding] = field(default_factory=list)
+    more: int = 0
+    """Further findings, which are not shown."""
+    tables: int = 0
+    operations: int = 0
+    ended: float = 0.0
+    """When, in seconds since the epoch; 0: it has not."""
+    error: DistopError | None = None
+    """Why it has ended early."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Overview:
     """The first page."""
@@ -221,10 +253,15 @@ class Reads:
         self.following = following
         self.wall = wall
         self._answers = Answers()
+        self._examined = Examined()
+        self._examining: asyncio.Task[None] | None = None
 
     async def close(self) -> None:
         """Stop reading."""
         await self._answers.close()
+        if self._examining is not None:
+            self._examining.cancel()
+            await asyncio.gather(self._examining, return_exceptions=True)
 
     async def ask(
         self, call: Callable[[M, Any], Awaitable[T]], request: M, *parts: object, keep_s: float = SELDOM_S
@@ -263,6 +300,46 @@ class Reads:
             self.ask(self.backlog.ListBacklog, done), self.ask(self.backlog.ListBacklog, unordered)
         )
         return Batches(waiting=waiting, applied=applied, unordered=others)
+
+    async def search(self, part: str, after: str) -> tuple[list[str], str]:
+        """Names of tables with ``part`` in them, and where the next page begins; empty: there is none."""
+        if after:
+            check_name(after, "after")
+
+        async def read() -> tuple[list[str], str]:
+            now = await self.client.revision()
+            return await first_tables(self.client, FOUND, revision=now, after=after, part=part)
+
+        return await self._answers.get(("search", part, after), read, keep_s=SELDOM_S)
+
+    def examined(self) -> Examined:
+        """What the doctor has found; it begins to look if it has not done so lately.
+
+        For callers who may see everything.
+        """
+        if self._examining is None or (
+            self._examining.done() and self.wall() - self._examined.ended > EXAMINED_S
+        ):
+            self._examining = asyncio.create_task(self._examine(), name="examining")
+        return self._examined
+
+    async def _examine(self) -> None:
+        seen = Examined()
+        if not self._examined.ended:
+            self._examined = seen  # nothing better is known meanwhile
+        try:
+            async with asyncio.timeout(EXAMINING_S):
+                async with aclosing(self.cluster.Diagnose(pb.DiagnoseRequest(), NO_CONTEXT)) as progress:
+                    async for one in progress:
+                        room = FINDINGS - len(seen.findings)
+                        seen.findings += one.findings[:room]
+                        seen.more += max(0, len(one.findings) - room)
+                        seen.tables, seen.operations = one.tables, one.operations
+        except Exception as error:
+            seen.error = as_distop(error)
+        seen.findings.sort(key=lambda finding: -finding.severity)
+        seen.ended = self.wall()
+        self._examined = seen
 
     async def overview(self, after: str) -> Overview:
         """The first page, with the tables after ``after``."""

@@ -61,6 +61,7 @@ class Query:
             "page",
             "page_size",
             "page_token",
+            "q",
             "source",
             "states",
             "table",
@@ -147,6 +148,11 @@ _OPERATION: Call = (
     "OperationService/GetOperation",
     lambda query: pb.GetOperationRequest(name=query.needed("name")),
 )
+_OPERATIONS: Call = (
+    "OperationService/ListOperations",
+    lambda query: pb.ListOperationsRequest(table=query.text("table")),
+)
+_EVERYTHING: Call = ("ClusterService/Diagnose", lambda _: pb.DiagnoseRequest())
 _MEMBERS: Call = ("ClusterService/ListMembers", lambda _: pb.ListMembersRequest())
 
 CALLS: dict[str, Call] = {
@@ -169,23 +175,35 @@ CALLS: dict[str, Call] = {
         lambda query: pb.GetWatermarksRequest(table=query.needed("name")),
     ),
     "/operation": _OPERATION,
+    "/operation/logs": (
+        "OperationService/ListTraces",
+        lambda query: pb.GetOperationRequest(name=query.needed("name")),
+    ),
+    "/operation/quarantine": (
+        "OperationService/ListQuarantinedRows",
+        lambda query: pb.ListQuarantinedRowsRequest(name=query.needed("name")),
+    ),
+    "/operations": _OPERATIONS,
+    "/search": _TABLES,
     "/members": _MEMBERS,
+    "/doctor": _EVERYTHING,
+    "/audit": (
+        "ClusterService/ListAudit",
+        lambda query: pb.ListAuditRequest(table=query.text("table")),
+    ),
     "/api/tables": _TABLES,
     "/api/table": _TABLE,
     "/api/watermarks": (
         "TableService/GetWatermarks",
         lambda query: pb.GetWatermarksRequest(table=query.needed("table")),
     ),
-    "/api/operations": (
-        "OperationService/ListOperations",
-        lambda query: pb.ListOperationsRequest(table=query.text("table")),
-    ),
+    "/api/operations": _OPERATIONS,
     "/api/operation": _OPERATION,
     "/api/jobs": _OPERATION,
     "/api/members": _MEMBERS,
     "/api/leaders": ("ClusterService/ListLeaders", lambda _: pb.ListLeadersRequest()),
     # Rights of the whole installation, as for the doctor.
-    "/metrics": ("ClusterService/Diagnose", lambda _: pb.DiagnoseRequest()),
+    "/metrics": _EVERYTHING,
 }
 """The gRPC call whose right a path needs, and its request. A path that is not here shows nothing of the
 installation."""

@@ -128,6 +128,33 @@ async def test_members_and_leaders(service, web, client):
         assert [member["role"] for member in listed] == ["coordinator", "executor"]
 
 
+async def test_operations_are_filtered_in_the_address(service, web, client):
+    failed = await service.start("t", argument={"partitions": 1})
+    await mark(client, failed, "0", error="disk full")
+    await service.ended(failed)
+    await service.start("t", argument={"partitions": 1})
+    shown = await web.shows("/operations?table=t&states=failed", "disk full")
+    assert "noop/2" not in shown.words
+    assert "noop/2" in (await web.get("/operations?states=running%2Ccommitting%2Caborting")).words
+
+
+async def test_search_leads_to_what_was_meant(service, web):
+    await service.create_table("flights_2024")
+    assert (await web.get("/search?q=t/noop/1")).headers["location"] == "/operation?name=t%2Fnoop%2F1"
+    assert (await web.get("/search?q=flights_2024")).headers["location"] == "/table?name=flights_2024"
+    found = await web.get("/search?q=2024")
+    assert (found.status, "flights_2024" in found.words, ">t<" in found.text) == (200, True, False)
+    assert "No table has it." in (await web.get("/search?q=nowhere")).words
+
+
+async def test_the_doctor_and_the_audit_trail_have_pages(service, web, client):
+    await client.put(client.keyspace.table("t").prefix + b"head", b"{")
+    await web.shows("/doctor", "cannot be read", timeout_s=30)
+    trail = await web.get("/audit?table=t")
+    assert "create-table" in trail.words
+    assert "create-table" in (await web.get("/audit")).words
+
+
 async def test_watermarks_by_the_page(service, web, client):
     marks = {"landing": {f"part-{number:03}": f"v{number}" for number in range(250)}}
     await client.put(client.keyspace.table("t").watermarks, encode_plain(marks))
