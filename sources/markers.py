@@ -20,7 +20,7 @@ def marker_versions(urls: Collection[str]) -> dict[str, str]:
     """
     if len(urls) > MAX_PATHS:
         raise invalid("markers", f"there are more than {MAX_PATHS} markers", "start several operations")
-    found = {}
+    versions = {}
     for url in urls:
         fs, path = resolve(checked_url(url))
         fs.invalidate_cache()
@@ -28,8 +28,8 @@ def marker_versions(urls: Collection[str]) -> dict[str, str]:
             info = fs.info(path)
         except FileNotFoundError:
             raise _incomplete(url, "does not exist") from None
-        found[url] = version(info)
-    return found
+        versions[url] = version(info)
+    return versions
 
 
 def check_markers(versions: Mapping[str, str]) -> None:

@@ -96,7 +96,7 @@ class Quarantined:
             )
         return {SOURCE: {operation: WatermarkMove(before=before, after=REPLAYED)}}
 
-    def found(self) -> FoundSource:
+    def source(self) -> FoundSource:
         """The files that count."""
         files, path = file_system(self.url, self.storage)
         path = path.rstrip("/")
@@ -165,7 +165,7 @@ class KeptPlace:
         return ", ".join([str(source[1]), *(f"{unit} {number}" for unit, number in rest)])
 
     def facts(self) -> dict[str, Any]:
-        """See :class:`~distop.sources.formats.bad_rows.RowPosition`."""
+        """The position, by names of its parts: see :class:`~distop.sources.formats.bad_rows.RowPosition`."""
         return dict(self.position)
 
 
@@ -195,7 +195,7 @@ class KeptRows:
         own = {*row.position, "reason"}
         return {name: value for name, value in row.entry.items() if name not in own}
 
-    def place(self) -> KeptPlace:
+    def first_position(self) -> KeptPlace:
         """The position of the first of them."""
         return KeptPlace(self.rows[0].position)
 

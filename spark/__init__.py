@@ -1,5 +1,5 @@
-"""The door for programs with a Spark session: tables as DataFrames, the data source ``format("distop")``,
-streams, and Iceberg's own runtime over distop's catalog (:func:`configure`).
+"""The interface for programs with a Spark session: tables as DataFrames, the data source
+``format("distop")``, streams, and Iceberg's own runtime over distop's catalog (:func:`configure`).
 """
 
 from __future__ import annotations

@@ -128,7 +128,9 @@ def _write_files(frame: DataFrame, target: WriteTarget) -> tuple[int, list[str]]
         given = given.cast(types[column.name].dataType)
         columns.append(given.alias(column.name, metadata={FIELD_ID: column.field_id}))
     places = [
-        _place(term.transform, layout.schema.find_field(term.source_id)).alias(f"{_IN_PARTITION}{number}")
+        _partition_value(term.transform, layout.schema.find_field(term.source_id)).alias(
+            f"{_IN_PARTITION}{number}"
+        )
         for number, term in enumerate(layout.spec.fields)
     ]
     counted = Observation()
@@ -154,15 +156,15 @@ def _write_files(frame: DataFrame, target: WriteTarget) -> tuple[int, list[str]]
     folder = f"{target.location}/data/{folder_of(target.write)}"
     with _micros(frame, layout):
         writer.parquet(folder)
-    found = counted.get
+    counts = counted.get
     for name, is_bad in faults:
-        if found[f"{_BAD}{name}"]:
+        if counts[f"{_BAD}{name}"]:
             # The files have the value, which is refused as if it had come in another way.
             written = frame.sparkSession.read.schema(selected.schema).parquet(folder)
             bad = written.where(is_bad).limit(1).select(f"`{name}`").toArrow()
             fitting(bad, pa.schema([layout.arrow_schema.field(name)]))
             raise BadRow(f"column {name!r}: readers of the table do not have one of the values")
-    return int(found["rows"]), [name for name in floats if not found[f"{_NANS}{name}"]]
+    return int(counts["rows"]), [name for name in floats if not counts[f"{_NANS}{name}"]]
 
 
 def _faults(schema: Schema) -> Iterator[tuple[str, Column]]:
@@ -183,7 +185,7 @@ def _faults(schema: Schema) -> Iterator[tuple[str, Column]]:
             yield column.name, is_bad
 
 
-def _place(transform: Any, source: iceberg.NestedField) -> Column:
+def _partition_value(transform: Any, source: iceberg.NestedField) -> Column:
     """Values that distinguish a row's partition, for the names of Spark's folders. The footers say which
     partition it is."""
     column = f.col(f"`{source.name}`")
@@ -244,11 +246,11 @@ def describe(target: WriteTarget, rows: int, without_nan: Sequence[str]) -> list
     layout, io = target.layout, target.io()
     files = IcebergFileList(replace(layout, sort_order=UNSORTED_SORT_ORDER))  # Spark has not sorted them
     nans = dict.fromkeys(without_nan, 0)
-    found = sorted(_found(target))
+    paths = sorted(_data_files(target))
     written = size = 0
     with ThreadPoolExecutor(FOOTER_READERS, thread_name_prefix="footers") as pool:
-        footers = pool.map(lambda path: _footer(io, path), found)
-        for path, (footer, length) in zip(found, footers, strict=True):
+        footers = pool.map(lambda path: _footer(io, path), paths)
+        for path, (footer, length) in zip(paths, footers, strict=True):
             if not footer.num_rows:
                 continue
             _check_footer(layout, path, footer)
@@ -259,14 +261,14 @@ def describe(target: WriteTarget, rows: int, without_nan: Sequence[str]) -> list
             f"Spark has counted {rows} rows, and its files in {folder_of(target.write)} hold {written}",
             hint="is another commit protocol configured? write with format('distop')",
         )
-    result: dict[str, Any] = {"rows": written, "files": len(found), "bytes": size}
+    result: dict[str, Any] = {"rows": written, "files": len(paths), "bytes": size}
     if not files.empty:
         manifest = target.path(STEM, f"-{LIST}.avro", "metadata")
         result |= {**files.write(io, manifest)}
     return [PreparedTask(stem=STEM, result=result)] if written else []
 
 
-def _found(target: WriteTarget) -> Iterator[str]:
+def _data_files(target: WriteTarget) -> Iterator[str]:
     """All data files, in partition folders, too; without temporary ones."""
     folders = [f"{target.location}/data/{folder_of(target.write)}"]
     while folders:
@@ -287,11 +289,11 @@ def _footer(io: FileIO, path: str) -> tuple[pq.FileMetaData, int]:
 def _check_footer(layout: Layout, path: str, footer: pq.FileMetaData) -> None:
     schema = pyarrow_to_schema(footer.schema.to_arrow_schema())
     for column in layout.schema.columns:
-        found = schema.find_field(column.field_id)
-        if found.name != column.name or found.field_type != column.field_type:
+        written_column = schema.find_field(column.field_id)
+        if written_column.name != column.name or written_column.field_type != column.field_type:
             raise CorruptRecord(
-                f"{path} has {found.name} {found.field_type} where the table has {column.name} "
-                f"{column.field_type}"
+                f"{path} has {written_column.name} {written_column.field_type} where the table has "
+                f"{column.name} {column.field_type}"
             )
 
 

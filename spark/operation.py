@@ -131,7 +131,7 @@ class WriteNote(TransactionalStep):
     """Adds the published or abandoned write to the facts. Changes nothing."""
 
     def prepare(self, context: FinishContext) -> Contribution:
-        """See :class:`TransactionalStep`."""
+        """The note of the write; see :class:`TransactionalStep`."""
         argument = context.view.arg.argument
         facts: dict[str, Any] = {WRITE: argument[WRITE]}
         return Contribution(facts=facts | ({GAVE_UP: True, IGNORED: True} if argument.get(GAVE_UP) else {}))

@@ -77,7 +77,7 @@ class Publication:
 class WriteOutcome:
     """The result of publishing."""
 
-    ours: bool
+    is_own: bool
     """``False``: an earlier attempt had already published the same, and these files are not needed."""
     operation: Operation | None = None
     """The operation that published; ``None`` if only the watermark remembers it."""
@@ -158,14 +158,14 @@ def publish(
                         f"write {target.write} was given up", details={"write": target.write}
                     )
                 ended.raise_for_outcome()
-                return WriteOutcome(ours=True, operation=ended, facts=ended.facts)
+                return WriteOutcome(is_own=True, operation=ended, facts=ended.facts)
             if ended.state is OperationState.SUCCEEDED and not ended.facts.get(GAVE_UP):
                 give_up(client, publication, Deadline(GIVE_UP_S), request_id=target.write)
-                return WriteOutcome(ours=False, operation=ended, facts=ended.facts)
+                return WriteOutcome(is_own=False, operation=ended, facts=ended.facts)
     except errors.AlreadyIngested as error:
         # The request is forgotten, so this write may be the published one: its files stay. The age of an
         # unpublished write's files identifies them.
-        return WriteOutcome(ours=False, facts={"watermark": error.details.get("watermark", "")})
+        return WriteOutcome(is_own=False, facts={"watermark": error.details.get("watermark", "")})
     raise _exhausted(publication.request_id)
 
 

@@ -146,13 +146,13 @@ class TableReader(DataSourceReader):
             self._snapshot = find_snapshot(client, options)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """See :meth:`DataSourceReader.partitions`."""
+        """See Spark's :meth:`DataSourceReader.partitions`."""
         files = self._snapshot.plan_files(self._options.filter)
         # Without any partition Spark would create an empty one.
         return list(splits_of(files, self._options.split_bytes)) or [FileSplit([])]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """See :meth:`DataSourceReader.read`."""
+        """See Spark's :meth:`DataSourceReader.read`."""
         if not isinstance(partition, FileSplit):
             raise TypeError(f"{partition!r} is not a split of this reader")
         return read_files(self._snapshot, partition.files, self._schema, self._options.filter)

@@ -56,9 +56,9 @@ def configure(
     if token and open_to_all and not is_loopback(host):
         raise ValueError(f"a token goes to {host} over https:// only; or set DISTOP_INSECURE=1")
     # The builder has no other way to ask for what was set before.
-    others = [one.strip() for one in str(builder._options.get(_EXTENSIONS, "")).split(",")]
+    others = [name.strip() for name in str(builder._options.get(_EXTENSIONS, "")).split(",")]
     settings = {
-        _EXTENSIONS: ",".join(one for one in dict.fromkeys((*others, _ICEBERG)) if one),
+        _EXTENSIONS: ",".join(name for name in dict.fromkeys((*others, _ICEBERG)) if name),
         f"spark.sql.catalog.{catalog}": "org.apache.iceberg.spark.SparkCatalog",
         f"spark.sql.catalog.{catalog}.type": "rest",
         f"spark.sql.catalog.{catalog}.uri": uri,

@@ -95,22 +95,22 @@ class History:
         Raises :class:`~distop.errors.PreconditionFailed` if ``start`` is not an ancestor of ``end``, or if
         there may have been others between them.
         """
-        found: list[Snapshot] = []
+        following: list[Snapshot] = []
         at = end
         while at is not None and at != start:
             snapshot = self.metadata.snapshot_by_id(at)
             if snapshot is None:
                 break
-            found.append(snapshot)
+            following.append(snapshot)
             at = snapshot.parent_snapshot_id
-        if at != start or (at is None and found and not self._is_first(found[-1])):
+        if at != start or (at is None and following and not self._is_first(following[-1])):
             raise PreconditionFailed(
                 f"what was published to {self.metadata.location} since {named(start)} is unknown: "
                 "the table was rolled back, or snapshots have expired",
                 hint="start a new query, with a new checkpoint",
                 details={"snapshot": str(start)},
             )
-        return found[::-1]
+        return following[::-1]
 
     def _is_first(self, snapshot: Snapshot) -> bool:
         """Whether the table held nothing before it.
@@ -123,14 +123,14 @@ class History:
         if not snapshot.sequence_number:
             return self._is_first_by_log(snapshot)
         published = {entry.snapshot_id for entry in self.metadata.snapshot_log}
-        others = (one for one in self.metadata.snapshots if one.snapshot_id not in published)
-        aside = {one.sequence_number for one in others}
+        others = (other for other in self.metadata.snapshots if other.snapshot_id not in published)
+        aside = {other.sequence_number for other in others}
         if not all(number in aside for number in range(1, snapshot.sequence_number)):
             return False
         return all(
-            one.added_snapshot_id == snapshot.snapshot_id
-            and not (one.existing_files_count or one.deleted_files_count)
-            for one in snapshot.manifests(file_io(self.metadata.location, self._storage))
+            manifest.added_snapshot_id == snapshot.snapshot_id
+            and not (manifest.existing_files_count or manifest.deleted_files_count)
+            for manifest in snapshot.manifests(file_io(self.metadata.location, self._storage))
         )
 
     def _is_first_by_log(self, snapshot: Snapshot) -> bool:
@@ -145,7 +145,7 @@ class History:
                     return False
                 if at.current_snapshot_id is not None:
                     lineage = ancestors_of(at.current_snapshot(), at)
-                    return [one.snapshot_id for one in lineage][-1:] == [snapshot.snapshot_id]
+                    return [ancestor.snapshot_id for ancestor in lineage][-1:] == [snapshot.snapshot_id]
         except CorruptRecord:  # missing, or it has what is not known here
             pass
         return False
@@ -156,27 +156,27 @@ class History:
             yield load_metadata(entry.metadata_file, storage=self._storage)
         yield self.metadata
 
-    def files(self, place: Offset) -> list[PlannedFile]:
+    def files(self, offset: Offset) -> list[PlannedFile]:
         """The files of an offset's snapshot, read or not."""
-        key = replace(place, files=ALL)
+        key = replace(offset, files=ALL)
         if key not in self._files:
             while len(self._files) >= MAX_REMEMBERED:
                 del self._files[next(iter(self._files))]
             self._files[key] = self._planned(key)
         return self._files[key]
 
-    def _planned(self, place: Offset) -> list[PlannedFile]:
-        if place.snapshot is None:
+    def _planned(self, offset: Offset) -> list[PlannedFile]:
+        if offset.snapshot is None:
             return []
-        snapshot = self.metadata.snapshot_by_id(place.snapshot)
+        snapshot = self.metadata.snapshot_by_id(offset.snapshot)
         if snapshot is None:
             raise PreconditionFailed(
-                f"snapshot {place.snapshot} of {self.metadata.location} has expired before it was read",
+                f"snapshot {offset.snapshot} of {self.metadata.location} has expired before it was read",
                 hint="start a new query, with a new checkpoint",
-                details={"snapshot": str(place.snapshot)},
+                details={"snapshot": str(offset.snapshot)},
             )
         table = snapshot_of(self.metadata, snapshot, self._storage)
-        if place.whole:
+        if offset.whole:
             return table.plan_files()
         operation = None if snapshot.summary is None else snapshot.summary.operation
         if operation is Operation.APPEND:
@@ -184,35 +184,35 @@ class History:
         if operation is Operation.REPLACE or self._ignore_overwrites:
             return []
         raise Conflict(
-            f"snapshot {place.snapshot} of {self.metadata.location} has changed or removed rows that were "
+            f"snapshot {offset.snapshot} of {self.metadata.location} has changed or removed rows that were "
             "there before: a stream cannot show that",
             hint='option("ignoreOverwrites", "true") skips such snapshots',
-            details={"snapshot": str(place.snapshot)},
+            details={"snapshot": str(offset.snapshot)},
         )
 
     def advance(self, start: Offset, end: int | None, most: int | None) -> Offset:
         """The offset after the next files, at most this many, up to a snapshot."""
-        place, left = start, most
+        offset, left = start, most
         for following in [None, *self.between(start.snapshot, end)]:
             if following is not None:
-                place = Offset(snapshot=following.snapshot_id, files=0)
-            if place.files == ALL:
+                offset = Offset(snapshot=following.snapshot_id, files=0)
+            if offset.files == ALL:
                 continue
-            unread = len(self.files(place)) - place.files
+            unread = len(self.files(offset)) - offset.files
             if left is not None and unread > left:
-                return replace(place, files=place.files + left)
-            place = replace(place, files=ALL)
+                return replace(offset, files=offset.files + left)
+            offset = replace(offset, files=ALL)
             left = None if left is None else left - unread
-        return place
+        return offset
 
     def range(self, start: Offset, end: Offset) -> Iterator[PlannedFile]:
         """The files after one offset up to another."""
-        for place in self._places(start, end):
-            first = place.files if place == start else 0
+        for offset in self._places(start, end):
+            first = offset.files if offset == start else 0
             if first == ALL:
                 continue
-            last = end.files if (place.snapshot, place.whole) == (end.snapshot, end.whole) else ALL
-            yield from self.files(place)[first : None if last == ALL else last]
+            last = end.files if (offset.snapshot, offset.whole) == (end.snapshot, end.whole) else ALL
+            yield from self.files(offset)[first : None if last == ALL else last]
 
     def _places(self, start: Offset, end: Offset) -> Iterator[Offset]:
         yield start
@@ -250,18 +250,18 @@ class SnapshotStreamReader(datasource.DataSourceStreamReader, SupportsTriggerAva
     # -- where it stands -------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """See :meth:`DataSourceStreamReader.initialOffset`."""
+        """See Spark's :meth:`DataSourceStreamReader.initialOffset`."""
         present, starting = self._present(), self._options.starting_snapshot
         if starting == "present":
             return Offset(snapshot=present, files=0, whole=True).to_json()
         return Offset(snapshot=present if starting == "latest" else int(starting)).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """See :meth:`DataSourceStreamReader.getDefaultReadLimit`."""
+        """See Spark's :meth:`DataSourceStreamReader.getDefaultReadLimit`."""
         return ReadMaxFiles(self._options.files_per_trigger)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """See :meth:`DataSourceStreamReader.latestOffset`."""
+        """See Spark's :meth:`DataSourceStreamReader.latestOffset`."""
         present = self._present()
         history = self._read[1]
         if history is None:
@@ -271,7 +271,7 @@ class SnapshotStreamReader(datasource.DataSourceStreamReader, SupportsTriggerAva
         return history.advance(Offset.from_json(start), end, most).to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """See :class:`SupportsTriggerAvailableNow`."""
+        """See Spark's :class:`SupportsTriggerAvailableNow`."""
         self._until = (self._present(),)
 
     def _present(self) -> int | None:
@@ -289,7 +289,7 @@ class SnapshotStreamReader(datasource.DataSourceStreamReader, SupportsTriggerAva
     # -- rows ------------------------------------------------------------------------------------------
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[datasource.InputPartition]:
-        """See :meth:`DataSourceStreamReader.partitions`."""
+        """See Spark's :meth:`DataSourceStreamReader.partitions`."""
         self._present()
         history = self._read[1]
         if history is None:
@@ -303,7 +303,7 @@ class SnapshotStreamReader(datasource.DataSourceStreamReader, SupportsTriggerAva
         return [StreamSplit(split.files, table) for split in splits_of(files, self._options.split_bytes)]
 
     def read(self, partition: datasource.InputPartition) -> Iterator[pa.RecordBatch]:
-        """See :meth:`DataSourceStreamReader.read`."""
+        """See Spark's :meth:`DataSourceStreamReader.read`."""
         if not isinstance(partition, StreamSplit):
             raise TypeError(f"{partition!r} is not a split of this reader")
         return read_files(partition.table, partition.files, self._schema, self._options.filter)
@@ -312,7 +312,7 @@ class SnapshotStreamReader(datasource.DataSourceStreamReader, SupportsTriggerAva
         """See :meth:`DataSourceStreamReader.commit`: the checkpoint has everything."""
 
     def stop(self) -> None:
-        """See :meth:`DataSourceStreamReader.stop`."""
+        """See Spark's :meth:`DataSourceStreamReader.stop`."""
         if self._client is not None:
             self._client.close()
             self._client = None
@@ -371,7 +371,7 @@ class BatchWriter(datasource.DataSourceArrowWriter):
         )
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """See :meth:`DataSourceArrowWriter.write`."""
+        """See Spark's :meth:`DataSourceArrowWriter.write`."""
         return write_task(self._target, iterator)
 
     def commit(self, messages: Sequence[Any]) -> None:
@@ -401,7 +401,7 @@ class StreamWriter(datasource.DataSourceStreamArrowWriter):
         return self.__dict__
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """See :meth:`DataSourceStreamArrowWriter.write`."""
+        """See Spark's :meth:`DataSourceStreamArrowWriter.write`."""
         if self._target is None:
             raise AssertionError("a writer has its target when it is sent to tasks")
         written = write_task(self._target, iterator)
@@ -410,7 +410,7 @@ class StreamWriter(datasource.DataSourceStreamArrowWriter):
         return written
 
     def commit(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """See :meth:`DataSourceStreamArrowWriter.commit`."""
+        """See Spark's :meth:`DataSourceStreamArrowWriter.commit`."""
         written = [message for message in messages if message is not None]
         if not written:
             return  # Spark ran no task: there are no rows

@@ -68,13 +68,13 @@ def _neutral(schema: Any) -> Any:
         return [_neutral(part) for part in schema]
     if not isinstance(schema, dict):
         return schema
-    found = {key: _neutral(value) for key, value in schema.items() if key in _KEPT}
-    if set(found) == {"type"} and not isinstance(found["type"], str):
-        return found["type"]
+    known = {key: _neutral(value) for key, value in schema.items() if key in _KEPT}
+    if set(known) == {"type"} and not isinstance(known["type"], str):
+        return known["type"]
     if isinstance(logical := schema.get("logicalType"), str):
-        found[_LOGICAL] = logical
-        found |= {key: schema[key] for key in _OF_DECIMALS.intersection(schema)}
-    return found
+        known[_LOGICAL] = logical
+        known |= {key: schema[key] for key in _OF_DECIMALS.intersection(schema)}
+    return known
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,12 +250,12 @@ def _map(items: _ColumnDecoder) -> _ColumnDecoder:
 
 def _offsets(values: list[Any]) -> list[int | None]:
     """Where each list begins, and the last one ends; ``None`` for one that is NULL."""
-    found: list[int | None] = []
+    positions: list[int | None] = []
     end = 0
     for value in values:
-        found.append(None if value is None else end)
+        positions.append(None if value is None else end)
         end += len(value or ())
-    return [*found, end]
+    return [*positions, end]
 
 
 def _logical(schema: Mapping[str, Any], plain: _ColumnDecoder, size: int | None = None) -> _ColumnDecoder:
@@ -312,10 +312,10 @@ def _decimal_of(dtype: pa.DataType, value: bytes) -> Decimal:
 
 
 def _uuid(text: str) -> bytes:
-    found = UUID(text)
-    if str(found) != text.lower():  # Python knows other spellings
+    uuid = UUID(text)
+    if str(uuid) != text.lower():  # Python knows other spellings
         raise ValueError(f"{text!r} is no uuid")
-    return found.bytes
+    return uuid.bytes
 
 
 # -- files ---------------------------------------------------------------------------------------------
@@ -334,15 +334,15 @@ class _Header:
     marker: bytes
     codec: str
     schema: dict[str, Any]
-    """For decoding."""
+    """The schema with which blocks are decoded."""
     kinds: dict[str, _ColumnDecoder]
     """Column -> how its values are read."""
 
     @classmethod
     def of(cls, stream: BinaryIO) -> Self:
         """Raises :class:`FileUnusable` if there is none, or not one of records that can be read."""
-        found, size = _raw_header(stream)
-        metadata = found["metadata"]
+        header, size = _raw_header(stream)
+        metadata = header["metadata"]
         codec = metadata.get("avro.codec", b"null").decode(errors="replace")
         if codec not in _CODECS:
             raise FileUnusable(f"is compressed with {codec!r}; known are {', '.join(_CODECS)}")
@@ -351,7 +351,7 @@ class _Header:
             if not isinstance(schema, dict) or schema["type"] != "record":
                 raise FileUnusable("holds other values than records")
             check_size([field["name"] for field in schema["fields"]])
-            return cls(size, found["marker"], codec, schema, _Kinds().columns(schema))
+            return cls(size, header["marker"], codec, schema, _Kinds().columns(schema))
         except (DistopError, FileUnusable):
             raise
         except Exception as error:  # fastavro's have no class of their own
@@ -439,12 +439,12 @@ def _after_marker(stream: BinaryIO, marker: bytes, position: int) -> int:
 
 def _bounded(decompressor: Any, data: bytes) -> bytes:
     """Raises ``ValueError`` if it becomes too much, or ends too early."""
-    found: bytes = decompressor.decompress(data, MAX_BLOCK_BYTES + 1)
-    if len(found) > MAX_BLOCK_BYTES:
+    block: bytes = decompressor.decompress(data, MAX_BLOCK_BYTES + 1)
+    if len(block) > MAX_BLOCK_BYTES:
         raise ValueError(f"a block of more than {MAX_BLOCK_BYTES:,} bytes")
     if not decompressor.eof:
         raise EOFError("a block ends too early")
-    return found
+    return block
 
 
 def _from_snappy(data: bytes) -> bytes:
@@ -457,18 +457,18 @@ def _from_snappy(data: bytes) -> bytes:
             break
     if size > MAX_BLOCK_BYTES:
         raise ValueError(f"a block of more than {MAX_BLOCK_BYTES:,} bytes")
-    found: bytes = pa.Codec("snappy").decompress(packed, size, asbytes=True)
-    if zlib.crc32(found).to_bytes(4) != checksum:
+    block: bytes = pa.Codec("snappy").decompress(packed, size, asbytes=True)
+    if zlib.crc32(block).to_bytes(4) != checksum:
         raise ValueError("the checksum of a block is another")
-    return found
+    return block
 
 
 def _from_zstandard(data: bytes) -> bytes:
     with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as stream:
-        found: bytes = stream.read(MAX_BLOCK_BYTES + 1)
-    if len(found) > MAX_BLOCK_BYTES:
+        block: bytes = stream.read(MAX_BLOCK_BYTES + 1)
+    if len(block) > MAX_BLOCK_BYTES:
         raise ValueError(f"a block of more than {MAX_BLOCK_BYTES:,} bytes")
-    return found
+    return block
 
 
 _CODECS: dict[str, Callable[[bytes], bytes]] = {
@@ -603,8 +603,8 @@ def _array(kind: _ColumnDecoder, records: list[dict[str, Any]], name: str) -> pa
 def schemas_of(file: OpenFile) -> tuple[pa.Schema, pa.Schema]:
     """The schema of a file, twice: all its times say whether they are points in time."""
     with closing(file.open()) as stream:
-        found = _Header.of(stream).arrow
-        return found, found
+        schema = _Header.of(stream).arrow
+        return schema, schema
 
 
 def unfit(file: OpenFile, types: Mapping[str, pa.DataType]) -> list[str]:

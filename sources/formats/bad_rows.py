@@ -196,7 +196,7 @@ class BadRowPolicy(ABC):
     """Where they are stored, once there are any."""
 
     @abstractmethod
-    def reject(self, place: RowPosition, reason: str, kept: Mapping[str, Any]) -> None:
+    def reject(self, position: RowPosition, reason: str, kept: Mapping[str, Any]) -> None:
         """One bad row; ``kept`` as :meth:`Rows.kept`.
 
         Raises
@@ -215,11 +215,11 @@ class BadRowPolicy(ABC):
 class Fail(BadRowPolicy):
     """The first bad row fails the job."""
 
-    def reject(self, place: RowPosition, reason: str, kept: Mapping[str, Any]) -> None:
+    def reject(self, position: RowPosition, reason: str, kept: Mapping[str, Any]) -> None:
         self.count += 1
         raise BadRow(
-            f"{place}: {_shorten(reason)}",
-            details={name: str(value) for name, value in place.facts().items()},
+            f"{position}: {_shorten(reason)}",
+            details={name: str(value) for name, value in position.facts().items()},
         )
 
 
@@ -243,18 +243,18 @@ class QuarantineRows(BadRowPolicy):
         self._most = most
         self._stream: OutputStream | None = None
 
-    def reject(self, place: RowPosition, reason: str, kept: Mapping[str, Any]) -> None:
+    def reject(self, position: RowPosition, reason: str, kept: Mapping[str, Any]) -> None:
         if self._stream is None:
             self._stream = self._io.new_output(self._target).create(overwrite=True)
             self.path = self._target
             logger.info(
-                "rows_quarantined", extra={"path": self._target, "first": str(place), "reason": reason}
+                "rows_quarantined", extra={"path": self._target, "first": str(position), "reason": reason}
             )
-        entry = {**place.facts(), "reason": _shorten(reason), **kept}
+        entry = {**position.facts(), "reason": _shorten(reason), **kept}
         self._stream.write(json.dumps(entry, ensure_ascii=False).encode() + b"\n")
         self.count += 1
         if self._most is not None and self.count > self._most:
-            raise TooManyBadRows(f"more than {self._most:,} rows are bad; {place}: {entry['reason']}")
+            raise TooManyBadRows(f"more than {self._most:,} rows are bad; {position}: {entry['reason']}")
 
     def close(self) -> None:
         if self._stream is not None:
@@ -276,8 +276,8 @@ def first_of(io: FileIO, path: str) -> str:
     try:
         with io.new_input(path).open() as stream:
             head = stream.read(MAX_ENTRY_BYTES).decode(errors="replace")
-        found = _BEFORE_RAW.match(head)
-        entry = json.loads(f"{found[0]}}}") if found else {}
+        match = _BEFORE_RAW.match(head)
+        entry = json.loads(f"{match[0]}}}") if match else {}
     except (OSError, ValueError):
         return ""
     reason = entry.pop("reason", "")

@@ -55,8 +55,8 @@ def check_columns(
                 reason = f"the table requires a column {column.name!r}, which the rows do not have"
                 raise _unfit(column.name, field, reason, hint)
         elif not convertible(given.field(column.name).type, column.type):
-            found = given.field(column.name).type
-            reason = f"{name_of(found)} in the source cannot become {column.type} in the table"
+            given_type = given.field(column.name).type
+            reason = f"{name_of(given_type)} in the source cannot become {column.type} in the table"
             raise _unfit(column.name, "schema", reason, "leave the column out, or give it another type")
         else:
             for path in new_fields(given.field(column.name).type, column.type, column.name):

@@ -156,7 +156,7 @@ def check_values(rows: pa.Table) -> None:
 def _check(values: pa.Array, column: str) -> None:
     kind = values.type
     if is_.is_map(kind):
-        first, end = (values.offsets[place].as_py() for place in (0, -1))
+        first, end = (values.offsets[index].as_py() for index in (0, -1))
         _check(values.keys.slice(first, end - first), f"{column}.key")
         _check(values.items.slice(first, end - first), f"{column}.value")
     elif is_.is_struct(kind):
@@ -182,8 +182,8 @@ def _check_flat(values: pa.Array) -> None:
             raise InvalidValue(NOT_UTF_8) from None
     for is_kind, (least, greatest), where in _RANGES:
         if is_kind(kind) and len(values):
-            found = pc.min_max(values.view(pa.int32() if kind.bit_width == 32 else pa.int64())).as_py()
-            if found["min"] is not None and not least <= found["min"] <= found["max"] <= greatest:
+            extremes = pc.min_max(values.view(pa.int32() if kind.bit_width == 32 else pa.int64())).as_py()
+            if extremes["min"] is not None and not least <= extremes["min"] <= extremes["max"] <= greatest:
                 raise InvalidValue(f"{{}} is outside of {where}")
 
 

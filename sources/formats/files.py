@@ -199,23 +199,23 @@ def find_files(
     search = _Search(clock() + LISTING_SECONDS, clock)
     fs, roots = _expand(paths, most)
     folder = _common_folder(roots)
-    found: dict[str, list[SourceFile]] = {}
-    seen: set[str] = set()
+    files: dict[str, list[SourceFile]] = {}
+    known: set[str] = set()
     for root in sorted(roots):
         entries = sorted(search.below(fs, root), key=lambda info: str(info["name"]))
         for info in entries:
-            if info["name"] in seen:
+            if info["name"] in known:
                 raise invalid("paths", f"{info['name']} is named twice")
-            seen.add(info["name"])
-        found[_below(folder, root)] = [source_file(folder, info) for info in entries]
-    if not seen:
+            known.add(info["name"])
+        files[_below(folder, root)] = [source_file(folder, info) for info in entries]
+    if not known:
         empty = " and ".join(paths[:3]) + (" …" if len(paths) > 3 else "")
         raise SourceEmpty(
             f"there is no file to ingest in {empty}",
             hint="empty files, and names in folders that begin with '_' or '.', are skipped",
             details={"field": "paths"},
         )
-    return FoundSource(fs.unstrip_protocol(folder).removesuffix("/"), found)
+    return FoundSource(fs.unstrip_protocol(folder).removesuffix("/"), files)
 
 
 @dataclass

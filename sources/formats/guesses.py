@@ -53,19 +53,19 @@ def _all_match(texts: pa.Array, form: str) -> bool:
     return bool(pc.all(pc.match_substring_regex(texts, form)).as_py())
 
 
-def common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType:
+def common_type(first: pa.DataType, other: pa.DataType) -> pa.DataType:
     """The common type of two guesses; text if there is none."""
-    if one.equals(other) or is_.is_null(other):
-        return one
-    if is_.is_null(one):
+    if first.equals(other) or is_.is_null(other):
+        return first
+    if is_.is_null(first):
         return other
-    if is_int_or_float(one) and is_int_or_float(other):
+    if is_int_or_float(first) and is_int_or_float(other):
         return pa.float64()
     moments = (is_.is_timestamp, is_.is_date)
-    if any(test(one) for test in moments) and any(test(other) for test in moments):
-        zoned = any(is_.is_timestamp(dtype) and dtype.tz for dtype in (one, other))
+    if any(test(first) for test in moments) and any(test(other) for test in moments):
+        zoned = any(is_.is_timestamp(dtype) and dtype.tz for dtype in (first, other))
         return pa.timestamp("us", tz="UTC" if zoned else None)
-    if is_.is_time(one) and is_.is_time(other):
+    if is_.is_time(first) and is_.is_time(other):
         return pa.time64("us")
     return pa.large_string()
 
@@ -135,9 +135,9 @@ def suspicions_of_strings(
     return _most(list(_of_columns(texts, set(readable), reasons, "write null for it")))
 
 
-def _most(found: list[str]) -> list[str]:
-    more = len(found) - MAX_SUSPICIONS
-    return found if more <= 0 else [*found[:MAX_SUSPICIONS], f"and {more} more of this kind"]
+def _most(names: list[str]) -> list[str]:
+    more = len(names) - MAX_SUSPICIONS
+    return names if more <= 0 else [*names[:MAX_SUSPICIONS], f"and {more} more of this kind"]
 
 
 def no_values() -> list[str]:
@@ -198,10 +198,10 @@ def _of_values(
     if not any(len(values) for values in texts.values()):
         nothing = "the sample has no row, so every column became text: give --schema, or ingest rows first"
         return [nothing] if texts and all_text else []
-    found = list(_of_columns(texts, readable, reasons, "name it with --null-value"))
-    if all_text and len(names) > 1 and not found:
-        found.append("every column became text: is the first line a header, and is the delimiter right?")
-    return found
+    problems = list(_of_columns(texts, readable, reasons, "name it with --null-value"))
+    if all_text and len(names) > 1 and not problems:
+        problems.append("every column became text: is the first line a header, and is the delimiter right?")
+    return problems
 
 
 def _of_columns(

@@ -139,7 +139,7 @@ class CsvSample:
             for column, values in read.items():
                 guesses[column].append(no_bytes(values.type))
         types = {
-            column: table_type(reduce(common_type, found, pa.null())) for column, found in guesses.items()
+            column: table_type(reduce(common_type, kinds, pa.null())) for column, kinds in guesses.items()
         }
         written, reasons = CsvValues(options), dict[str, str]()
         looked = [name for name in columns if written.spelled or not is_.is_large_string(types[name])]
@@ -171,8 +171,8 @@ class CsvSample:
         )
         others, _ = self._guessed([name for name in text if len(values[name])], options)
         readable = [name for name, dtype in others.items() if not is_.is_large_string(dtype)]
-        found = suspicions(self.names, values, self._options.delimiter, readable, reasons)
-        return [*self._escapes(), *found]
+        problems = suspicions(self.names, values, self._options.delimiter, readable, reasons)
+        return [*self._escapes(), *problems]
 
     def _escapes(self) -> list[str]:
         quoting = self._options.quoting
@@ -185,16 +185,16 @@ class CsvSample:
     @property
     def foreign_encoding(self) -> str:
         """The encoding of the files, if not UTF-8; see :func:`.guesses.foreign_encoding`."""
-        return next((found for _, head in self._heads if (found := foreign_encoding(head))), "")
+        return next((encoding for _, head in self._heads if (encoding := foreign_encoding(head))), "")
 
     def _values(self, columns: Sequence[str], options: CsvOptions) -> dict[str, pa.Array]:
         """The sample's values of some columns as text, without NULL."""
         values: dict[str, list[pa.Array]] = {column: [] for column in columns}
         for names, head in self._heads:
             read = self._parse(names, head, columns, dict.fromkeys(columns, pa.large_binary()), options)
-            for column, found in read.items():
-                values[column] += map(_decoded, found.drop_null().chunks)
-        return {column: pa.concat_arrays([_NO_TEXTS, *found]) for column, found in values.items()}
+            for column, texts in read.items():
+                values[column] += map(_decoded, texts.drop_null().chunks)
+        return {column: pa.concat_arrays([_NO_TEXTS, *texts]) for column, texts in values.items()}
 
     def _parse(
         self,
@@ -391,12 +391,12 @@ class TypedSample:
 
     def unfit(self, types: Mapping[str, pa.DataType]) -> list[str]:
         """By the statistics of the files, their first values, or the columns' types."""
-        found = {
+        columns = {
             column
             for file in self._files
             for column in looked_into(file, lambda it: self._looks.unfit(it, types))
         }
-        return [column for column in types if column in found]
+        return [column for column in types if column in columns]
 
     def types(self, columns: Sequence[str]) -> dict[str, pa.DataType]:
         return dict(self._typed(columns))

@@ -373,11 +373,11 @@ def _unknown_key(value: Any, dtype: pa.DataType, path: str = "") -> str:
     """The path of the first key within a value that a type does not have; empty: it has all."""
     if isinstance(value, dict) and is_.is_struct(dtype):
         for key, inner in value.items():
-            place, at = f"{path}.{key}" if path else key, dtype.get_field_index(key)
+            inner_path, at = f"{path}.{key}" if path else key, dtype.get_field_index(key)
             if at < 0:
-                return place
-            if found := _unknown_key(inner, dtype.field(at).type, place):
-                return found
+                return inner_path
+            if key_path := _unknown_key(inner, dtype.field(at).type, inner_path):
+                return key_path
     if isinstance(value, list) and (is_.is_list(dtype) or is_.is_large_list(dtype)):
         inside = (_unknown_key(inner, dtype.value_type, f"{path}.element") for inner in value)
         return next(filter(None, inside), "")

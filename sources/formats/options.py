@@ -123,7 +123,7 @@ TYPED: frozenset[Format] = frozenset({"parquet", "avro"})
 
 
 class CsvOptions(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):
-    """See :class:`~distop.spark_jobs.ingest.argument.IngestArgument`."""
+    """Options of CSV files: the fields of :class:`~distop.spark_jobs.ingest.argument.IngestArgument`."""
 
     header: bool | list[str] = True
     delimiter: str = ","
@@ -137,7 +137,7 @@ class CsvOptions(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel
     timestamp_format: str = ""
     timezone: str = ""
     encoding: str = ""
-    """Empty: UTF-8."""
+    """A name that Python knows; empty: UTF-8."""
 
     @property
     def quoting(self) -> Quoting:
@@ -154,7 +154,7 @@ def known_encoding(name: str) -> str:
     """
     try:
         "".encode(name)
-        found = codecs.lookup(name).name
+        codec = codecs.lookup(name).name
     except (LookupError, ValueError):
         raise ValueError(f"{name!r} is no encoding of text that Python knows") from None
-    return "" if found in ("utf-8", "utf-8-sig", "ascii") else found
+    return "" if codec in ("utf-8", "utf-8-sig", "ascii") else codec

@@ -60,11 +60,11 @@ def schemas_of(file: OpenFile) -> tuple[pa.Schema, pa.Schema]:
     points in time, and Iceberg's own readers take them as such.
     """
     with opened_parquet(file) as opened, _opened_for_int96(file, opened) as nanos:
-        found = opened.schema_arrow.remove_metadata()
+        schema = opened.schema_arrow.remove_metadata()
         if nanos is None:
-            return found, found
-        pairs = zip(found, nanos.schema_arrow, strict=True)
-        return found, pa.schema([field.with_type(_zoned(field.type, other.type)) for field, other in pairs])
+            return schema, schema
+        pairs = zip(schema, nanos.schema_arrow, strict=True)
+        return schema, pa.schema([field.with_type(_zoned(field.type, other.type)) for field, other in pairs])
 
 
 def _zoned(micros: pa.DataType, nanos: pa.DataType) -> pa.DataType:
@@ -112,16 +112,16 @@ def unfit(file: OpenFile, types: Mapping[str, pa.DataType]) -> list[str]:
 
 
 def _holds(
-    groups: Iterable[pq.RowGroupMetaData], chunk: int | None, found: pa.DataType, dtype: pa.DataType
+    groups: Iterable[pq.RowGroupMetaData], chunk: int | None, given: pa.DataType, dtype: pa.DataType
 ) -> bool:
-    if is_.is_floating(found) and is_.is_floating(dtype):
-        return bool(found.bit_width <= dtype.bit_width)  # digits are lost between the extremes, too
+    if is_.is_floating(given) and is_.is_floating(dtype):
+        return bool(given.bit_width <= dtype.bit_width)  # digits are lost between the extremes, too
     for group in groups:
         statistics = None if chunk is None else group.column(chunk).statistics
         if statistics is None or (not statistics.has_min_max and statistics.null_count != group.num_rows):
             return False
         try:
-            pa.array([statistics.min, statistics.max] if statistics.has_min_max else [], found).cast(dtype)
+            pa.array([statistics.min, statistics.max] if statistics.has_min_max else [], given).cast(dtype)
         except (pa.ArrowInvalid, pa.ArrowTypeError):
             return False
     return True
@@ -228,8 +228,8 @@ class ParquetFile:
         return pa.table(columns, schema=self._schema)
 
 
-def _differ(one: pq.ParquetFile, other: pq.ParquetFile, name: str) -> bool:
-    return not one.schema_arrow.field(name).type.equals(other.schema_arrow.field(name).type)
+def _differ(first: pq.ParquetFile, other: pq.ParquetFile, name: str) -> bool:
+    return not first.schema_arrow.field(name).type.equals(other.schema_arrow.field(name).type)
 
 
 def _check_micros(rows: pa.Table, nanos: pa.Table) -> None:

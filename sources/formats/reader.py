@@ -51,17 +51,17 @@ class ReadColumns:
             raise FileUnusable(f"has no column {missing[0]!r}, only {describe(names)}")
         self.check_extra([name for name in names if name not in wanted])
 
-    def check_types(self, found: pa.Schema) -> list[str]:
+    def check_types(self, given: pa.Schema) -> list[str]:
         """Check the columns of a file that knows their types; those of the required ones that it has.
 
         Raises
         ------
         FileUnusable
         """
-        self.check(found.names)
-        there = [field for field in self.schema if field.name in found.names]
+        self.check(given.names)
+        there = [field for field in self.schema if field.name in given.names]
         for field in there:
-            kind = found.field(field.name).type
+            kind = given.field(field.name).type
             if not convertible(kind, field.type):
                 raise FileUnusable(
                     f"has {name_of(kind)} in column {field.name!r}, which cannot become {field.type}"

@@ -164,11 +164,11 @@ class TimeFormat:
 
     def iso(self, texts: Values) -> Values:
         """Texts in this format, rewritten as ISO-8601 writes dates and times."""
-        found = pc.extract_regex(texts, self._pattern)
-        other = pc.and_(pc.is_valid(texts), pc.is_null(found))
+        matches = pc.extract_regex(texts, self._pattern)
+        other = pc.and_(pc.is_valid(texts), pc.is_null(matches))
         if pc.any(other).as_py():
             raise pa.ArrowInvalid(f"{texts.filter(other)[0].as_py()!r} is not of the form {self.text!r}")
-        part = {name: pc.struct_field(found, name) for name in self._parts}
+        part = {name: pc.struct_field(matches, name) for name in self._parts}
 
         def text(value: str) -> pa.Scalar:
             return pa.scalar(value, texts.type)
@@ -184,8 +184,8 @@ class TimeFormat:
             part["Y"] = joined("", century, part["y"])
         if "b" in part:
             names = pa.array([name[:3] for name in _MONTHS], texts.type)
-            place = pc.index_in(pc.utf8_slice_codeunits(pc.utf8_lower(part["b"]), 0, 3), names)
-            part["m"] = pc.add(place, 1).cast(texts.type)
+            index = pc.index_in(pc.utf8_slice_codeunits(pc.utf8_lower(part["b"]), 0, 3), names)
+            part["m"] = pc.add(index, 1).cast(texts.type)
         if "p" in part:
             hour = part["I"].cast(pa.int32())
             morning = pc.if_else(pc.equal(hour, 12), 0, hour)

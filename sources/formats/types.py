@@ -173,12 +173,12 @@ def grown(present: pa.DataType, given: pa.DataType) -> pa.DataType:
     """``present`` with the fields that only ``given`` has: optional, behind the others. Keys of maps stay as
     they are (Iceberg's specification, "Schema Evolution"). Both have types in the form of a table."""
     if is_.is_struct(given) and is_.is_struct(present):
-        found = {field.name: field.type for field in given}
+        types = {field.name: field.type for field in given}
         fields = [
-            field.with_type(grown(field.type, found.pop(field.name))) if field.name in found else field
+            field.with_type(grown(field.type, types.pop(field.name))) if field.name in types else field
             for field in present
         ]
-        return pa.struct([*fields, *(pa.field(name, dtype) for name, dtype in found.items())])
+        return pa.struct([*fields, *(pa.field(name, dtype) for name, dtype in types.items())])
     if is_.is_map(given) and is_.is_map(present):
         item = present.item_field.with_type(grown(present.item_type, given.item_type))
         return pa.map_(present.key_field, item)

@@ -152,14 +152,14 @@ def _resolved(name: str, value: Any) -> str | Secret:
     if not isinstance(value, dict):
         return str(value)
     if "env" in value:
-        found = os.environ.get(str(value["env"]))
-        if found is None:
+        secret = os.environ.get(str(value["env"]))
+        if secret is None:
             raise wrong(
                 "config",
                 f"{name}: the environment has no {value['env']}",
                 "set it for coordinators, executors and Spark's workers",
             )
-        return Secret(found)
+        return Secret(secret)
     folder = os.environ.get(SECRET_FOLDER, "")
     if not folder:
         raise wrong("config", f"{name}: {SECRET_FOLDER} is not set")
@@ -192,7 +192,7 @@ def consumer_settings(servers: str, config: Config) -> dict[str, Any]:
         # Its log messages about missing brokers, ten times a second, are also reported to a callback.
         "log_level": 2,
     }
-    ours = {
+    fixed = {
         "bootstrap.servers": servers,
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
@@ -214,7 +214,7 @@ def consumer_settings(servers: str, config: Config) -> dict[str, Any]:
         check_source(str(tokens))
     for name in sorted(FILES & given.keys()):
         _check_file(name, str(given[name]))
-    return {**bounds, **given, **ours}
+    return {**bounds, **given, **fixed}
 
 
 def _check_file(name: str, path: str) -> None:
@@ -309,10 +309,10 @@ class Cluster:
         deadline = self._clock() + self.timeout_s
         with self.explained(f"topic {name!r}"):
             metadata = self.consumer.list_topics(name, timeout=self.timeout_s)
-        found = metadata.topics[name]
-        if found.error is not None:
-            raise self.error_of(found.error, f"topic {name!r}")
-        partitions = sorted(found.partitions)
+        details = metadata.topics[name]
+        if details.error is not None:
+            raise self.error_of(details.error, f"topic {name!r}")
+        partitions = sorted(details.partitions)
         # The id comes before the offsets: if the topic is created again in between, the next ingest refuses
         # the old id. The other way round nobody would notice.
         own_id = self.topic_id(name, deadline)
@@ -329,46 +329,46 @@ class Cluster:
 
     def topic_id(self, name: str, deadline: float | None = None) -> str:
         """The topic's own id, see :class:`Topic`. Raises as :meth:`topic` does."""
-        what = f"topic {name!r}"
-        left = self._left(what, deadline)
-        with self.explained(what):
+        subject = f"topic {name!r}"
+        left = self._left(subject, deadline)
+        with self.explained(subject):
             asked = self._admin.describe_topics(self.kafka.TopicCollection([name]), request_timeout=left)
-            found = asked[name].result().topic_id
-        return "" if found == self.kafka.Uuid(0, 0) else str(found)
+            own_id = asked[name].result().topic_id
+        return "" if own_id == self.kafka.Uuid(0, 0) else str(own_id)
 
     def _ends(self, name: str, partitions: Sequence[int], deadline: float) -> dict[int, int]:
         """The first offset of each partition that no record has, stable or not."""
         from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        what = f"topic {name!r}"
-        left = self._left(what, deadline)
-        with self.explained(what):
+        subject = f"topic {name!r}"
+        left = self._left(subject, deadline)
+        with self.explained(subject):
             asked = self._admin.list_offsets(
                 dict.fromkeys([self.kafka.TopicPartition(name, number) for number in partitions], latest),
                 isolation_level=self.kafka.IsolationLevel.READ_UNCOMMITTED,
                 request_timeout=left,
             )
-            return {where.partition: found.result().offset for where, found in asked.items()}
+            return {where.partition: offset.result().offset for where, offset in asked.items()}
 
     def reach(self, name: str, partition: int, deadline: float | None = None) -> Reach:
         """The offsets of one partition. Raises as :meth:`topic` does."""
-        what = f"partition {partition} of topic {name!r}"
-        left = self._left(what, deadline)
-        with self.explained(what):
+        subject = f"partition {partition} of topic {name!r}"
+        left = self._left(subject, deadline)
+        with self.explained(subject):
             # With isolation.level=read_committed, the upper one is the last stable offset.
-            found = self.consumer.get_watermark_offsets(
+            offsets = self.consumer.get_watermark_offsets(
                 self.kafka.TopicPartition(name, partition), timeout=left
             )
-        if found is None:
-            raise self.unavailable(what)
-        return Reach(*found)
+        if offsets is None:
+            raise self.unavailable(subject)
+        return Reach(*offsets)
 
-    def _left(self, what: str, deadline: float | None) -> float:
+    def _left(self, subject: str, deadline: float | None) -> float:
         """The seconds that are left for a request."""
         left = self.timeout_s if deadline is None else deadline - self._clock()
         if left <= 0:
-            raise self.unavailable(what)
+            raise self.unavailable(subject)
         return left
 
     @cached_property
@@ -379,34 +379,36 @@ class Cluster:
         return AdminClient(revealed(self._settings) | {"error_cb": self._note}, logger=logger)
 
     @contextmanager
-    def explained(self, what: str) -> Iterator[None]:
+    def explained(self, subject: str) -> Iterator[None]:
         """Converts errors of the client."""
         try:
             yield
         except self.kafka.KafkaException as error:
-            raise self.error_of(error.args[0], what) from None
+            raise self.error_of(error.args[0], subject) from None
 
-    def error_of(self, error: KafkaError, what: str) -> DistopError:
+    def error_of(self, error: KafkaError, subject: str) -> DistopError:
         """The error of distop for an error of the client."""
         self._poll()
         denied = _DENIED.intersection([error.name(), *self._reasons])
         if denied:
             name = min(denied)
             return SourceUnreadable(
-                f"{what} on {self.servers} may not be read: {self._reasons.get(name, error.str())}",
+                f"{subject} on {self.servers} may not be read: {self._reasons.get(name, error.str())}",
                 hint="correct config: security.protocol, sasl.*, ssl.*; or the rights of its user",
                 details={"field": "kafka.config"},
             )
         if error.name() in _UNKNOWN:
-            return SourceUnreadable(f"there is no {what} on {self.servers}", details={"field": "kafka.topic"})
-        return self.unavailable(what, error.str())
+            return SourceUnreadable(
+                f"there is no {subject} on {self.servers}", details={"field": "kafka.topic"}
+            )
+        return self.unavailable(subject, error.str())
 
-    def unavailable(self, what: str, reason: str = "") -> KafkaUnavailable:
+    def unavailable(self, subject: str, reason: str = "") -> KafkaUnavailable:
         """Brokers that do not answer, or lack something that is needed."""
         self._poll()
         reasons = dict.fromkeys([*([reason] if reason else []), *list(self._reasons.values())[-2:]])
-        said = "; ".join(reasons) or f"no answer within {self.timeout_s:g} s"
-        return KafkaUnavailable(f"{what} on {self.servers} cannot be read now: {said}")
+        message = "; ".join(reasons) or f"no answer within {self.timeout_s:g} s"
+        return KafkaUnavailable(f"{subject} on {self.servers} cannot be read now: {message}")
 
     def _poll(self) -> None:
         """Have the callback called with errors of connections: it is called only from here."""

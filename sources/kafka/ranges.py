@@ -236,19 +236,21 @@ def new_ranges(
     for name in watermarks:
         if name != TOPIC_ID and (not name.isdecimal() or int(name) not in topic.reach):
             raise _another_topic(f"has no partition {name}, whose watermark is at {watermarks[name]}", topic)
-    found, skipped = [], 0
+    ranges, skipped = [], 0
     moves = {TOPIC_ID: WatermarkMove(after=topic.id)} if noted is None and topic.id else {}
     for partition, reach in sorted(topic.reach.items()):
-        one = _PartitionRange(argument, topic, partition, reach, watermarks.get(str(partition)), reingest)
-        start, lost = one.start()
-        end = one.end(start)
+        partition_range = _PartitionRange(
+            argument, topic, partition, reach, watermarks.get(str(partition)), reingest
+        )
+        start, lost = partition_range.start()
+        end = partition_range.end(start)
         skipped += lost
         if end > start:
-            found.append(OffsetRange(partition, start, end))
+            ranges.append(OffsetRange(partition, start, end))
         # A partition without records is recorded as well, to notice later losses.
-        if (move := one.move(end)) is not None:
+        if (move := partition_range.move(end)) is not None:
             moves[str(partition)] = move
-    return Ranges(found, moves, skipped)
+    return Ranges(ranges, moves, skipped)
 
 
 def held_back(topic: Topic) -> tuple[int, list[str]]:
@@ -263,7 +265,7 @@ def held_back(topic: Topic) -> tuple[int, list[str]]:
         f"partition {number} of {topic.url}: an open transaction holds back the {reach.held:,} offsets from "
         f"{reach.high} on{others}; if that lasts, look for it with kafka-transactions.sh find-hanging"
     )
-    return sum(one.held for one in held.values()), [sentence]
+    return sum(partition.held for partition in held.values()), [sentence]
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,9 +355,9 @@ class _PartitionRange:
         return {"source": self.topic.url, "partition": str(self.number), **more}
 
 
-def _another_topic(what: str, topic: Topic) -> OffsetsLost:
+def _another_topic(subject: str, topic: Topic) -> OffsetsLost:
     return OffsetsLost(
-        f"the topic {topic.name!r} {what}: it was created again, or has lost records",
+        f"the topic {topic.name!r} {subject}: it was created again, or has lost records",
         hint="the new topic is another source: give it another name with source",
         details={"source": topic.url},
     )

@@ -63,7 +63,7 @@ class RecordPlace:
         return f"{self.topic}, partition {self.partition}, offset {self.offset}"
 
     def facts(self) -> dict[str, Any]:
-        """See :class:`~distop.sources.formats.bad_rows.RowPosition`."""
+        """The position, by names of its parts: see :class:`~distop.sources.formats.bad_rows.RowPosition`."""
         return {"topic": self.topic, "partition": self.partition, "offset": self.offset}
 
 
@@ -122,7 +122,7 @@ class RecordReader:
     ) -> None:
         self._schema = wanted.schema
         self._csv = csv
-        self._metadata = {what: column for what, column in metadata.items() if column in self._schema.names}
+        self._metadata = {part: column for part, column in metadata.items() if column in self._schema.names}
         direct = set(metadata.values())
         values = pa.schema([field for field in self._schema if field.name not in direct])
         self._values = values
@@ -138,8 +138,8 @@ class RecordReader:
         Unconvertible
         """
         columns = dict(zip(self._values.names, self._values_of(records.messages).columns, strict=True))
-        for what, column in self._metadata.items():
-            values = _array(_BESIDE[what](records.messages), _READ_TYPES.get(what, NATURAL_TYPES[what]))
+        for part, column in self._metadata.items():
+            values = _array(_METADATA[part](records.messages), _READ_TYPES.get(part, NATURAL_TYPES[part]))
             columns[column] = _bytes_to(values, self._schema.field(column).type, column)
         return pa.table([columns[name] for name in self._schema.names], schema=self._schema)
 
@@ -273,7 +273,7 @@ def _header_structs(message: Message) -> Iterator[dict[str, Any]]:
         yield {"key": key, "value": value.encode() if isinstance(value, str) else value}
 
 
-_BESIDE: dict[str, Callable[[Sequence[Message]], Sequence[Any]]] = {
+_METADATA: dict[str, Callable[[Sequence[Message]], Sequence[Any]]] = {
     "key": lambda messages: [message.key() for message in messages],
     "partition": lambda messages: [message.partition() for message in messages],
     "offset": lambda messages: [message.offset() for message in messages],
@@ -295,7 +295,7 @@ def direct_columns(kafka: KafkaArgument) -> list[str]:
 
 def direct_types(kafka: KafkaArgument) -> dict[str, pa.DataType]:
     """The types of :func:`direct_columns` in the topic."""
-    types = {column: NATURAL_TYPES[what] for what, column in kafka.metadata.items()}
+    types = {column: NATURAL_TYPES[part] for part, column in kafka.metadata.items()}
     return types | ({kafka.value_column: RAW_TYPE} if kafka.format == "raw" else {})
 
 
@@ -343,7 +343,9 @@ class KafkaSample:
             return [name for name in self._header if name not in direct]
         if self._declared:
             return []
-        known = self._records.names if self._table is None else [one.name for one in self._table.columns]
+        known = (
+            self._records.names if self._table is None else [column.name for column in self._table.columns]
+        )
         return [name for name in known if name not in direct]
 
     @cached_property

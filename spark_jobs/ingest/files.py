@@ -172,7 +172,7 @@ def find_source(
     """
     kept = None if argument.path_list() else replayed
     if kept is not None:
-        found = kept.found()
+        found = kept.source()
     else:
         found = find_files(argument.path_list(), most=MAX_FILES if argument.new_only else MAX_PATHS)
     skipped = remaining = 0

@@ -336,7 +336,7 @@ class FilesSplit:
                     convert = constants(convert, values, self._plan.source_columns)
                 place: Callable[[Any], RowPosition] = partial(_place, file.url, opened.row_unit)
                 if isinstance(opened, KeptFile):
-                    place = KeptRows.place
+                    place = KeptRows.first_position
                 for block in opened.blocks(piece.start, end):
                     self._look()
                     yield self._rows.of(block, file.url, convert, place)

@@ -92,7 +92,7 @@ async def test_what_tasks_have_written_is_published_where_it_lies(driver: Driver
     target, written = await driver.written(0)
     before = driver.service.data_files()
     outcome = await driver.publish(plain(target), written)
-    assert outcome.ours
+    assert outcome.is_own
     assert outcome.facts["rows"] == 12
     assert outcome.facts["write"] == target.write
     assert await driver.ids() == list(range(12))
@@ -116,12 +116,12 @@ async def test_publishing_again_finds_the_first_answer(driver: Driver) -> None:
     target, written = await driver.written(0)
     first = await driver.publish(plain(target), written)
     again = await driver.publish(plain(target), written)
-    assert again.ours
+    assert again.is_own
     assert first.operation is not None
     assert again.operation is not None
     assert again.operation.name == first.operation.name
     late = await driver.write(0, request_id=target.write)
-    assert not late.ours
+    assert not late.is_own
     assert await driver.ids() == list(range(12))
     await driver.swept()
 
@@ -129,8 +129,8 @@ async def test_publishing_again_finds_the_first_answer(driver: Driver) -> None:
 async def test_a_batch_of_a_stream_is_published_once_by_whichever_driver(driver: Driver) -> None:
     """P15"""
     for number in range(3):
-        assert (await driver.write_batch(number, number * 12)).ours
-        assert not (await driver.write_batch(number, number * 12)).ours
+        assert (await driver.write_batch(number, number * 12)).is_own
+        assert not (await driver.write_batch(number, number * 12)).is_own
     assert await driver.service.client.table("t").watermarks() == {"stream:q": {"batch": "2"}}
     assert await driver.ids() == list(range(36))
     await driver.swept()
@@ -142,7 +142,7 @@ async def test_a_batch_is_recognised_when_its_request_is_forgotten(driver: Drive
     store = driver.service.store
     await store.delete(store.keyspace.table("t").request("q.0"))
     outcome = await driver.write_batch(0, 0)
-    assert (outcome.ours, outcome.facts) == (False, {"watermark": "0"})
+    assert (outcome.is_own, outcome.facts) == (False, {"watermark": "0"})
     assert await driver.ids() == list(range(12))
 
 
@@ -157,7 +157,7 @@ async def test_a_new_query_that_does_not_begin_with_its_first_batch_is_refused(d
     await driver.service.at_rest()
     await eventually(lambda: not driver.service.data_files())
     await driver.service.client.table("t").set_watermark("stream:q", "batch", "1")
-    assert (await driver.write_batch(2, 0)).ours
+    assert (await driver.write_batch(2, 0)).is_own
     await driver.service.client.table("t").set_watermark("stream:q", "batch", "none")
     with pytest.raises(PreconditionFailed, match="is 'none', not the number of a batch"):
         await driver.write_batch(3, 12)
@@ -172,17 +172,17 @@ async def test_batches_that_a_rollback_has_undone_are_not_passed_over(driver: Dr
     await driver.service.succeeds("rollback", snapshot=first.facts["snapshotId"])
     with pytest.raises(StreamGap, match=r"batch 3 of stream:q does not follow batch 0, .* batches 1 to 2"):
         await driver.write_batch(3, 36)
-    assert (await driver.write_batch(1, 12)).ours
+    assert (await driver.write_batch(1, 12)).is_own
     with pytest.raises(
         StreamGap, match=r"does not follow batch 1, .* rows of batch 2 would be missing"
     ) as gap:
         await driver.write_batch(3, 36)
     assert gap.value.hint.endswith("distop watermarks set t stream:q batch 2")
     target, written = await driver.written(24)
-    assert (await driver.publish(batch(target, 2), written)).ours
-    assert not (await driver.write_batch(2, 24)).ours
+    assert (await driver.publish(batch(target, 2), written)).is_own
+    assert not (await driver.write_batch(2, 24)).is_own
     assert not await driver.give_up(batch(target, 2))
-    assert (await driver.write_batch(3, 36)).ours
+    assert (await driver.write_batch(3, 36)).is_own
     assert await driver.ids() == list(range(48))
     assert await driver.service.client.table("t").watermarks() == {"stream:q": {"batch": "3"}}
 
@@ -197,7 +197,7 @@ async def test_a_write_that_was_rolled_back_is_not_called_published(driver: Driv
     assert await driver.give_up(plain(target, request_id="w"))
     await driver.service.at_rest()
     await driver.service.succeeds("rollback", snapshot=last.facts["snapshotId"])
-    assert not (await driver.write(12, request_id="w")).ours
+    assert not (await driver.write(12, request_id="w")).is_own
     assert await driver.ids() == list(range(24))
     await driver.swept()
 
@@ -207,7 +207,7 @@ async def batches(driver: Driver, count: int) -> list[tuple[WriteTarget, list[Pr
     found = []
     for number in range(count):
         written = await driver.written(number * 12)
-        assert (await driver.publish(batch(written[0], number), written[1])).ours
+        assert (await driver.publish(batch(written[0], number), written[1])).is_own
         await driver.service.at_rest()
         found.append(written)
     return found
@@ -240,7 +240,7 @@ async def test_a_driver_that_wakes_up_batches_later_removes_nothing_that_it_has_
     """P8, P15: its request is forgotten; what it has written may be in the table."""
     (target, written), *_ = await batches(driver, 3)
     outcome = await driver.publish(batch(target, 0), written)
-    assert (outcome.ours, outcome.facts) == (False, {"watermark": "2"})
+    assert (outcome.is_own, outcome.facts) == (False, {"watermark": "2"})
     assert not await driver.give_up(batch(target, 0))
     await driver.service.at_rest()
     assert await driver.ids() == list(range(36))
@@ -254,7 +254,7 @@ async def test_a_stream_goes_on_with_its_line_when_one_of_its_batches_has_failed
     await driver.write(12)
     with pytest.raises(OperationFailed):
         await driver.publish(refused, written)
-    assert (await driver.write_batch(2, 24)).ours
+    assert (await driver.write_batch(2, 24)).is_own
     newest, failed, other, *more = await driver.service.operations()
     assert newest.facts["series"]["operations"] == 3
     assert (failed.state, "series" in failed.facts, "series" in other.facts) == (
@@ -269,7 +269,7 @@ async def test_of_two_drivers_with_the_same_batch_one_wins(driver: Driver) -> No
     """P15, P16"""
     attempts = [await driver.written(0) for _ in range(4)]
     outcomes = await asyncio.gather(*(driver.publish(batch(target, 0), rows) for target, rows in attempts))
-    assert sum(outcome.ours for outcome in outcomes) == 1
+    assert sum(outcome.is_own for outcome in outcomes) == 1
     assert await driver.ids() == list(range(12))
     await driver.swept()
 
@@ -278,7 +278,7 @@ async def test_ten_writers_at_once_are_all_there(driver: Driver) -> None:
     """P7: writes of one table do not wait for each other's operations."""
     attempts = [await driver.written(number * 12) for number in range(10)]
     outcomes = await asyncio.gather(*(driver.publish(plain(target), written) for target, written in attempts))
-    assert all(outcome.ours for outcome in outcomes)
+    assert all(outcome.is_own for outcome in outcomes)
     assert await driver.ids() == list(range(120))
     await driver.swept()
 
@@ -307,11 +307,11 @@ async def test_after_one_that_was_given_up_the_same_can_be_tried_again(driver: D
     first, _ = await driver.written(0)
     assert await driver.give_up(batch(first, 0))
     outcome = await driver.write_batch(0, 0)
-    assert outcome.ours
+    assert outcome.is_own
     assert outcome.operation is not None
     assert outcome.operation.request_id == "q.0.2"
     third, again = await driver.written(0)
-    assert not (await driver.publish(batch(third, 0), again)).ours
+    assert not (await driver.publish(batch(third, 0), again)).is_own
     assert await driver.give_up(batch(third, 0)), "the files of a loser may go"
     assert await driver.ids() == list(range(12))
     await driver.swept()
@@ -335,7 +335,7 @@ async def test_nothing_to_write_makes_no_snapshot(driver: Driver) -> None:
     """P10"""
     target = await asyncio.to_thread(begin, driver.address)
     outcome = await driver.publish(plain(target), [])
-    assert outcome.ours
+    assert outcome.is_own
     assert "snapshotId" not in outcome.facts
 
 
@@ -353,7 +353,7 @@ async def test_a_pause_holds_a_write_until_its_time_is_over(driver: Driver) -> N
     publishing = asyncio.create_task(driver.publish(plain(target), written))
     await asyncio.sleep(0)
     await driver.service.client.table("t").resume()
-    assert (await publishing).ours
+    assert (await publishing).is_own
 
 
 async def test_orphans_are_not_looked_for_among_young_writes_and_old_ones_are_not_published(

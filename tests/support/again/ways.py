@@ -206,7 +206,7 @@ class Streams(Way):
         def published() -> bool:
             target = begin(self.service.address, self.table)
             batch = self._batch(target, number)
-            return end(self.service.address, batch, [task(target, [rows(row, 1)])]).ours
+            return end(self.service.address, batch, [task(target, [rows(row, 1)])]).is_own
 
         return "" if await asyncio.to_thread(published) else DONE
 
