@@ -35,20 +35,20 @@ def facts(
     adopt(allowed)
     # The password's file need not be here, as long as the host has a sidecar.
     config = EtcdConfig.from_env({**etcd, PASSWORD_FILE: ""})
-    place = SidecarFolder.of(config.endpoints, config.prefix)
+    folder = SidecarFolder.of(config.endpoints, config.prefix)
     return {
         "bare": why_bare(sys.executable),
         "types": facts_of_types(types),
-        "socket": str(place.socket),
-        **way_to_etcd(place, etcd),
+        "socket": str(folder.socket),
+        **way_to_etcd(folder, etcd),
         "stores": {url: store(url, shared) for url, shared in stores.items()},
     }
 
 
-def way_to_etcd(place: SidecarFolder, etcd: Mapping[str, str]) -> dict[str, str]:
+def way_to_etcd(folder: SidecarFolder, etcd: Mapping[str, str]) -> dict[str, str]:
     """Reach the sidecar as a task does, which may start one, and have it ask etcd for something."""
     try:
-        connection = dial(place, etcd)
+        connection = dial(folder, etcd)
     except (DistopError, OSError) as error:
         return {"sidecar": str(error), "etcd": ""}
     with connection:

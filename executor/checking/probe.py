@@ -36,7 +36,7 @@ class Asked:
 
 def look(asked: Asked) -> dict[str, Any]:
     """The facts of this worker, as plain values; those that need distop only where it is the right one."""
-    found: dict[str, Any] = {
+    own: dict[str, Any] = {
         "host": socket.gethostname(),
         # Of the executor: the parent of all Python workers that it forks.
         "process": os.getppid(),
@@ -48,12 +48,12 @@ def look(asked: Asked) -> dict[str, Any]:
     try:
         from distop.executor.launch import spark_task  # noqa: F401
     except Exception as error:
-        return {**found, "missing": f"{type(error).__name__}: {error}"[:300]}
-    if found["version"] != asked.version:
-        return found
+        return {**own, "missing": f"{type(error).__name__}: {error}"[:300]}
+    if own["version"] != asked.version:
+        return own
     from distop.executor.checking.facts import facts
 
-    return {**found, **facts(asked.etcd, asked.types, asked.allowed, asked.stores)}
+    return {**own, **facts(asked.etcd, asked.types, asked.allowed, asked.stores)}
 
 
 def _version() -> str:

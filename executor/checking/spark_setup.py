@@ -101,7 +101,7 @@ def findings(answers: Iterable[Mapping[str, Any]], driver: Driver) -> list[Worke
     for answer in answers:
         for code, sentence in judged(answer, driver):
             hosts.setdefault((code, sentence), set()).add(answer["host"])
-    return [WorkerFinding(*what, workers=tuple(sorted(where))) for what, where in hosts.items()]
+    return [WorkerFinding(*key, workers=tuple(sorted(where))) for key, where in hosts.items()]
 
 
 def judged(worker: Mapping[str, Any], driver: Driver) -> Iterator[tuple[str, str]]:
@@ -123,10 +123,10 @@ def judged(worker: Mapping[str, Any], driver: Driver) -> Iterator[tuple[str, str
         yield "SIDECAR_UNREACHABLE", f"as {worker['user']}: {worker['sidecar']}"
     elif worker["etcd"]:
         yield "SIDECAR_WITHOUT_ETCD", f"the sidecar at {worker['socket']}: {worker['etcd']}"
-    for url, found in worker["stores"].items():
-        if found["error"]:
-            yield "STORE_UNREACHABLE", f"{url} cannot be read and written: {found['error']}"
-        elif not found["shared"]:
+    for url, answer in worker["stores"].items():
+        if answer["error"]:
+            yield "STORE_UNREACHABLE", f"{url} cannot be read and written: {answer['error']}"
+        elif not answer["shared"]:
             yield (
                 "STORE_NOT_SHARED",
                 f"{url} is another folder there: what the driver has written is not in it",
@@ -141,7 +141,7 @@ def _clock(worker: Mapping[str, Any], driver: Driver) -> Iterator[tuple[str, str
             yield "CLOCK_SKEW", f"the clock of {worker['host']} is {off:.0f} s or more {word} the driver's"
 
 
-def failure(said: str, within_s: float = 0.0) -> WorkerFinding:
+def failure(message: str, within_s: float = 0.0) -> WorkerFinding:
     """What it means that Spark could not run tasks that fail for nothing of their own.
 
     Parameters
@@ -153,17 +153,17 @@ def failure(said: str, within_s: float = 0.0) -> WorkerFinding:
     """
     if within_s:
         return WorkerFinding("NO_WORKERS", f"no executor of Spark has answered within {within_s:.0f} s")
-    said = " ".join(said.split())
+    message = " ".join(message.split())
     for words, code in (
         ("Cannot run program", "WORKER_PYTHON_MISSING"),
         ("PYTHON_VERSION_MISMATCH", "WORKER_PYTHON_DIFFERS"),
         ("No module named 'pyspark'", "WORKER_DISTOP_MISSING"),
     ):
-        if words in said:
-            return WorkerFinding(code, said[said.index(words) :][:300])
+        if words in message:
+            return WorkerFinding(code, message[message.index(words) :][:300])
     # What Python has said, if anything; the frames of the JVM behind it say nothing.
-    python = said.partition("Error from python worker: ")[2].partition(" PYTHONPATH was:")[0]
-    return WorkerFinding("WORKER_FAILED", f"Spark gave up: {(python or said)[-400:]}")
+    python = message.partition("Error from python worker: ")[2].partition(" PYTHONPATH was:")[0]
+    return WorkerFinding("WORKER_FAILED", f"Spark gave up: {(python or message)[-400:]}")
 
 
 @dataclass(frozen=True)
@@ -274,8 +274,8 @@ def _written(stores: Iterable[str]) -> Iterator[dict[str, str]]:
 def ask(session: SparkSession, asked: probe.Asked) -> Checked:
     """Ask the workers of a session: rounds of tasks, until each executor of Spark has answered."""
     types = frozenset(Registry().names())
-    seen: dict[tuple[str, int], Mapping[str, Any]] = {}
-    found: dict[tuple[str, str], set[str]] = {}
+    executors: dict[tuple[str, int], Mapping[str, Any]] = {}
+    hosts_of: dict[tuple[str, str], set[str]] = {}
     deadline = time.monotonic() + PATIENCE_S
     expected = 1
     for _ in range(ROUNDS):
@@ -284,19 +284,19 @@ def ask(session: SparkSession, asked: probe.Asked) -> Checked:
             answers = _round(session, asked, deadline)
         except Exception as error:
             within = PATIENCE_S if time.monotonic() >= deadline else 0.0
-            return Checked(tuple(seen.values()), (failure(str(error), within),))
+            return Checked(tuple(executors.values()), (failure(str(error), within),))
         driver = Driver(asked.version, types, began, time.time())
-        seen |= {(one["host"], one["process"]): one for one in answers}
-        for one in findings(answers, driver):
-            found.setdefault((one.code, one.sentence), set()).update(one.workers)
+        executors |= {(answer["host"], answer["process"]): answer for answer in answers}
+        for finding in findings(answers, driver):
+            hosts_of.setdefault((finding.code, finding.sentence), set()).update(finding.workers)
         expected = max(1, executors_of(session.sparkContext))
-        if len(seen) >= expected:
+        if len(executors) >= expected:
             break
-    results = [WorkerFinding(*what, workers=tuple(sorted(hosts))) for what, hosts in found.items()]
-    if len(seen) < expected:
-        sentence = f"{len(seen)} of {expected} executors of Spark have answered"
+    results = [WorkerFinding(*key, workers=tuple(sorted(hosts))) for key, hosts in hosts_of.items()]
+    if len(executors) < expected:
+        sentence = f"{len(executors)} of {expected} executors of Spark have answered"
         results.append(WorkerFinding("WORKERS_NOT_SEEN", sentence))
-    return Checked(tuple(seen.values()), tuple(results))
+    return Checked(tuple(executors.values()), tuple(results))
 
 
 def _round(session: SparkSession, asked: probe.Asked, deadline: float) -> list[dict[str, Any]]:

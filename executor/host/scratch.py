@@ -52,8 +52,8 @@ class Scratch:
         The folder of its sidecar, which removes the remains of killed attempts.
     """
 
-    def __init__(self, place: SidecarFolder) -> None:
-        self._place = place
+    def __init__(self, folder: SidecarFolder) -> None:
+        self._sidecar_folder = folder
 
     def private(self, operation: OperationId, partition: str, attempt: str) -> Path:
         """Make a folder for one attempt."""
@@ -95,18 +95,21 @@ class Scratch:
         """Note which checkpoint a kept folder belongs to: before one is saved the present one and the new
         one, afterwards the new one."""
         if folder.exists():  # else a later attempt has taken it over
-            _write(folder.parent, JobNote(partition, [digest(one) for one in checkpoints], _boot_id()))
+            _write(
+                folder.parent,
+                JobNote(partition, [digest(checkpoint) for checkpoint in checkpoints], _boot_id()),
+            )
 
     def remove(self, operation: OperationId, partition: str, attempt: str = "") -> None:
         """Remove the folder of one attempt, or all folders of a job with a result."""
-        job = self._place.scratch_folder(operation) / _job_folder(partition)
+        job = self._sidecar_folder.scratch_folder(operation) / _job_folder(partition)
         if attempt:
             shutil.rmtree(job / f"{_PRIVATE}{attempt}", ignore_errors=True)
         else:
             shutil.rmtree(job, ignore_errors=True)
 
     def _job(self, operation: OperationId, partition: str) -> Path:
-        folder = self._place.prepare().scratch_of(operation) / _job_folder(partition)
+        folder = self._sidecar_folder.prepare().scratch_of(operation) / _job_folder(partition)
         folder.mkdir(mode=0o700, exist_ok=True)
         return folder
 
@@ -117,8 +120,8 @@ def _job_folder(partition: str) -> str:
 
 def kept_by(name: str) -> tuple[int, str] | None:
     """Claim and attempt of a folder that is kept, from its name."""
-    found = _KEPT.fullmatch(name)
-    return (int(found[1]), found[2]) if found else None
+    match = _KEPT.fullmatch(name)
+    return (int(match[1]), match[2]) if match else None
 
 
 def private_to(name: str) -> str:

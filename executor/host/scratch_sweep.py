@@ -68,8 +68,8 @@ async def _of_jobs(client: EtcdClient, keys: OperationKeys, folder: Path) -> lis
         # Before etcd is read: later folders may belong to an attempt that has begun since.
         attempts = await asyncio.to_thread(_listing, job)
         wanted = (keys.runner, keys.job_state(partition), keys.claim(partition))
-        found = await client.read_at_once([Get(key) for key in wanted])
-        runner, state, claim = (found.one(index, key) for index, key in enumerate(wanted))
+        read = await client.read_at_once([Get(key) for key in wanted])
+        runner, state, claim = (read.one(index, key) for index, key in enumerate(wanted))
         if state.exists:
             removed.append(job)
         else:

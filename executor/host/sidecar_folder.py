@@ -59,7 +59,7 @@ class SidecarFolder:
     """The folder of one sidecar, and the files in it."""
 
     folder: Path
-    below_ours: bool = field(default=False, compare=False)
+    below_own: bool = field(default=False, compare=False)
     """Whether the parent folder is this user's as well, made for such folders."""
 
     @property
@@ -118,7 +118,7 @@ class SidecarFolder:
         """The sidecar's folder for one installation, for the present user of this host."""
         base = environ.get(BASE_VARIABLE) or environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
         name = _name(endpoints, prefix)
-        return cls(Path(base, f"distop-{os.getuid()}", name), below_ours=True)
+        return cls(Path(base, f"distop-{os.getuid()}", name), below_own=True)
 
     def prepare(self) -> SidecarFolder:
         """Make the folder, or check that it is safe to use.
@@ -135,11 +135,11 @@ class SidecarFolder:
                 f"{self.socket} is too long for the path of a socket",
                 hint=f"set {BASE_VARIABLE} to a folder with a shorter path",
             )
-        for folder in (self.folder.parent, self.folder) if self.below_ours else (self.folder,):
+        for folder in (self.folder.parent, self.folder) if self.below_own else (self.folder,):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            found = folder.lstat()
-            private = stat.S_ISDIR(found.st_mode) and not stat.S_IMODE(found.st_mode) & 0o077
-            if found.st_uid != os.getuid() or not private:
+            status = folder.lstat()
+            private = stat.S_ISDIR(status.st_mode) and not stat.S_IMODE(status.st_mode) & 0o077
+            if status.st_uid != os.getuid() or not private:
                 raise PreconditionFailed(
                     f"{folder} is not a folder of this user alone",
                     hint=f"remove it, or set {BASE_VARIABLE} to another folder",
@@ -199,38 +199,38 @@ def sweep_folders(own: SidecarFolder, *, now: float | None = None) -> list[Path]
         if folder.name.startswith(_CONDEMNED):
             shutil.rmtree(folder, ignore_errors=True)  # a sweep was killed half-way
         elif folder != own.folder and _NAME.fullmatch(folder.name):
-            place = SidecarFolder(folder)
-            if _is_dead(place, now) and _remove(place):
+            sidecar = SidecarFolder(folder)
+            if _is_dead(sidecar, now) and _remove(sidecar):
                 removed.append(folder)
     if removed:
         log.info("dead_folders_removed", extra={"folders": len(removed)})
     return removed
 
 
-def _is_dead(place: SidecarFolder, now: float) -> bool:
+def _is_dead(sidecar: SidecarFolder, now: float) -> bool:
     try:
-        used = max(path.lstat().st_mtime for path in (place.folder, *place.folder.iterdir()))
-        has_scratch = place.scratch.exists() and any(place.scratch.iterdir())
+        used = max(path.lstat().st_mtime for path in (sidecar.folder, *sidecar.folder.iterdir()))
+        has_scratch = sidecar.scratch.exists() and any(sidecar.scratch.iterdir())
     except OSError:
         return False
     return now - used > (IDLE_WITH_SCRATCH_S if has_scratch else IDLE_S)
 
 
-def _remove(place: SidecarFolder) -> bool:
+def _remove(sidecar: SidecarFolder) -> bool:
     """Remove a folder, unless a sidecar runs there or is about to start."""
     locks: list[int] = []
     try:
-        for path in (place.starting_lock, place.service_lock, place.serving_lock):
+        for path in (sidecar.starting_lock, sidecar.service_lock, sidecar.serving_lock):
             lock = take_lock(path)
             if lock is None:
                 return False
             locks.append(lock)
         # At once, and under a name that no process looks for: the next process makes a new one.
-        condemned = place.folder.with_name(f"{_CONDEMNED}{place.folder.name}-{os.getpid()}")
-        os.rename(place.folder, condemned)
+        condemned = sidecar.folder.with_name(f"{_CONDEMNED}{sidecar.folder.name}-{os.getpid()}")
+        os.rename(sidecar.folder, condemned)
         shutil.rmtree(condemned, ignore_errors=True)
     except OSError as error:
-        log.info("folder_not_removed", extra={"folder": str(place.folder), "error": str(error)})
+        log.info("folder_not_removed", extra={"folder": str(sidecar.folder), "error": str(error)})
         return False
     finally:
         for lock in locks:

@@ -90,10 +90,10 @@ class LaunchedFrame(Protocol):
     """A DataFrame being computed. Called on the runner's event loop."""
 
     def cancel(self, reason: str) -> None:
-        """See :class:`LaunchedTasks`."""
+        """The computation is no longer needed. Returns at once; :meth:`wait` returns when it has ended."""
 
     def held_up(self) -> str:
-        """See :class:`LaunchedTasks`."""
+        """As :meth:`LaunchedTasks.held_up` says."""
 
     async def progress(self) -> tuple[int, int]:
         """The number of tasks, as far as is known, and how many have ended."""

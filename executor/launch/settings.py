@@ -74,8 +74,8 @@ def with_retries(master: str) -> str:
     """``local[2]`` tries a task once; ``local[2,4]`` four times, as clusters do."""
     if master == "local":
         return f"local[1,{TASK_FAILURES}]"
-    found = re.fullmatch(r"local\[\s*(\d+|\*)\s*\]", master)
-    return f"local[{found[1]},{TASK_FAILURES}]" if found else master
+    match = re.fullmatch(r"local\[\s*(\d+|\*)\s*\]", master)
+    return f"local[{match[1]},{TASK_FAILURES}]" if match else master
 
 
 class SparkTooOld(PreconditionFailed):
@@ -172,8 +172,8 @@ def why_bare(python: str) -> str:
         return str(error)
     if not done.returncode:
         return ""
-    said = done.stderr.strip().splitlines()
-    return shortened(said[-1], 300) if said else "there is no module distop.executor.sidecar.server"
+    lines = done.stderr.strip().splitlines()
+    return shortened(lines[-1], 300) if lines else "there is no module distop.executor.sidecar.server"
 
 
 def _is_pex(name: str) -> bool:

@@ -109,16 +109,16 @@ class SparkLauncher:
         if context.getConf().get(unix := "spark.python.unix.domain.socket.enabled", "false") != "true":
             log.warning("spark_tasks_are_slow", extra={"hint": f"make the session with {unix}=true"})
         if (context.master or "").startswith("local"):
-            place = SidecarFolder.of(self._etcd.endpoints, self._etcd.prefix)
-            self._sidecar = await asyncio.to_thread(dial, place, self._etcd.to_env())
-            threading.Thread(target=self._keep_sidecar, args=(place,), name="sidecar", daemon=True).start()
+            folder = SidecarFolder.of(self._etcd.endpoints, self._etcd.prefix)
+            self._sidecar = await asyncio.to_thread(dial, folder, self._etcd.to_env())
+            threading.Thread(target=self._keep_sidecar, args=(folder,), name="sidecar", daemon=True).start()
 
-    def _keep_sidecar(self, place: SidecarFolder) -> None:
+    def _keep_sidecar(self, folder: SidecarFolder) -> None:
         """Keep a sidecar on this host while this runs: tasks could not start one."""
         while not self._closed.is_set():
             try:
                 if self._sidecar is None:
-                    self._sidecar = dial(place, self._etcd.to_env())
+                    self._sidecar = dial(folder, self._etcd.to_env())
                 while self._sidecar.recv(4096):
                     pass  # its messages do not matter, only its end
             except (SidecarUnavailable, OSError) as error:
@@ -144,16 +144,20 @@ class SparkLauncher:
     def _loss(self, context: Any) -> str:
         """Which executor was lost and not replaced, in the last :data:`LOST_S`; empty: none."""
         there = executors_of(context)
-        what, before, at = self._lost
+        reason_held, before, at = self._lost
         if there >= before or time.monotonic() - at >= LOST_S:
-            what, before = "", 0
+            reason_held, before = "", 0
         removed_at, reason = last_removal(context) if there < self._executors else (0, "")
         if removed_at > self._removed_at and not is_release(reason):
-            what, before, at = f"an executor of Spark was lost: {reason}", self._executors, time.monotonic()
+            reason_held, before, at = (
+                f"an executor of Spark was lost: {reason}",
+                self._executors,
+                time.monotonic(),
+            )
         if there >= self._executors or removed_at > self._removed_at:  # else Spark's record of it comes later
             self._executors = there
-        self._removed_at, self._lost = max(self._removed_at, removed_at), (what, before, at)
-        return what
+        self._removed_at, self._lost = max(self._removed_at, removed_at), (reason_held, before, at)
+        return reason_held
 
     def _ready(self) -> SparkSession:
         if self._session is None:

@@ -75,7 +75,7 @@ class SparkFrame(SparkJob[list[FrameResult]]):
         self, session: SparkSession, launch: Launch, task: SparkTask, *, name: str, pool: str, owned: bool
     ) -> None:
         self._task = SparkFrameTask(task)
-        self._seen: dict[int, Any] = {}
+        self._known: dict[int, Any] = {}
         super().__init__(session, launch, name=name, pool=pool, owned=owned)
 
     async def progress(self) -> tuple[int, int]:
@@ -94,18 +94,18 @@ class SparkFrame(SparkJob[list[FrameResult]]):
         Raises :class:`LaunchFailed` if it has forgotten one that had not ended when it was last seen.
         """
         tracker, store = self._context.statusTracker(), self._context._jsc.sc().statusStore()
-        seen = dict(self._seen)
+        stages = dict(self._known)
         for job in tracker.getJobIdsForGroup(self._name):
             for stage in getattr(tracker.getJobInfo(job), "stageIds", ()):
                 if tracker.getStageInfo(stage) is not None:
-                    seen[stage] = store.lastStageAttempt(stage)
-                elif stage not in seen or str(seen[stage].status()) in _UNDER_WAY:
+                    stages[stage] = store.lastStageAttempt(stage)
+                elif stage not in stages or str(stages[stage].status()) in _UNDER_WAY:
                     raise LaunchFailed(
                         "Spark has forgotten a stage already, so it is unknown whether it was repeated",
                         hint="let Spark keep more with spark.ui.retainedStages and spark.ui.retainedJobs",
                     )
-        self._seen = seen
-        return seen
+        self._known = stages
+        return stages
 
     def _collect(self) -> list[FrameResult]:
         work = self._launch.work
@@ -123,10 +123,10 @@ class SparkFrame(SparkJob[list[FrameResult]]):
     def _failure(self, error: BaseException) -> DistopError:
         """The permanent error of the function that makes the DataFrame, from a worker: an unreadable row, a
         changed file. Spark only has its text."""
-        said = _PERMANENT.findall(str(error))
-        if not said:
+        messages = _PERMANENT.findall(str(error))
+        if not messages:
             return super()._failure(error)
-        name, text = said[-1]
+        name, text = messages[-1]
         return (SourceIncomplete if name == SourceIncomplete.__name__ else JobFailed)(text.strip())
 
     def _check_computed_once(self, stages: set[int], tasks: int) -> None:
@@ -135,10 +135,10 @@ class SparkFrame(SparkJob[list[FrameResult]]):
             raise LaunchFailed(f"the results come from {len(stages)} stages")
         last = stages.pop()
         self._until_reported(last)
-        seen = self._look()
-        if any(stage.attemptId() for stage in seen.values()) or _ran_twice(seen.values()):
+        known = self._look()
+        if any(stage.attemptId() for stage in known.values()) or _ran_twice(known.values()):
             raise LaunchFailed("Spark has repeated a stage half-way, after it lost some of its output")
-        result = seen[last]
+        result = known[last]
         if result.numTasks() != tasks:
             raise LaunchFailed(f"{tasks} of {result.numTasks()} tasks gave a result")
         if result.numFailedTasks() and self._context.getConf().get("spark.speculation", "false") == "true":

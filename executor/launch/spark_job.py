@@ -155,8 +155,8 @@ def _last_failure(context: SparkContext, stage: SparkStageInfo) -> str:
 def _cause(message: str) -> str:
     """The line of an error of Spark's that says what happened: the last one of Python's traceback, or of what
     comes before the stack of Java."""
-    said, _, _ = message.partition("\n\tat ")
-    lines = [line.strip() for line in said.splitlines()]
+    text, _, _ = message.partition("\n\tat ")
+    lines = [line.strip() for line in text.splitlines()]
     return next((line for line in reversed(lines) if line and not line.startswith(_NOISE)), "")[:MAX_REASON]
 
 
@@ -170,12 +170,12 @@ def executors_of(context: Any) -> int:
 def last_removal(context: Any) -> tuple[int, str]:
     """When Spark last removed an executor, in milliseconds since 1970, and why; 0: it has removed none."""
     gone: list[tuple[int, str]] = []
-    found = context._jsc.sc().statusStore().executorList(False).iterator()
-    while found.hasNext():
-        one = found.next()
-        if not one.isActive() and one.removeReason().isDefined():
-            reason = " ".join(one.removeReason().get().split())[:MAX_REASON]
-            gone.append((one.removeTime().get().getTime(), reason))
+    executors = context._jsc.sc().statusStore().executorList(False).iterator()
+    while executors.hasNext():
+        executor = executors.next()
+        if not executor.isActive() and executor.removeReason().isDefined():
+            reason = " ".join(executor.removeReason().get().split())[:MAX_REASON]
+            gone.append((executor.removeTime().get().getTime(), reason))
     return max(gone, default=(0, ""))
 
 

@@ -69,15 +69,15 @@ class SparkTask:
         arg = _decoded(self.arg_value)
         # The password's file is not needed here if the host has a sidecar.
         config = EtcdConfig.from_env({**self.etcd, PASSWORD_FILE: ""})
-        place = SidecarFolder.of(config.endpoints, config.prefix)
+        folder = SidecarFolder.of(config.endpoints, config.prefix)
         work = TaskWork(
             operation=_registry(self.types).get(arg.type),
             arg=arg,
             run_token=self.run_token,
-            scratch=Scratch(place),
+            scratch=Scratch(folder),
             tried=self.tried,
         )
-        return client_of_this_process(place, self.etcd), work
+        return client_of_this_process(folder, self.etcd), work
 
 
 def _end_worker() -> None:

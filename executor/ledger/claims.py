@@ -227,9 +227,9 @@ class ClaimDesk:
         if not keys:
             return
         read = await self._client.read_many([Get(key) for key in keys])
-        found = [read.one(index, key) for index, key in enumerate(keys)]
+        records = [read.one(index, key) for index, key in enumerate(keys)]
         nobodys = [
-            release_claim(self._client, kv.key, kv.create_revision) for kv in found if self._is_nobodys(kv)
+            release_claim(self._client, kv.key, kv.create_revision) for kv in records if self._is_nobodys(kv)
         ]
         await asyncio.gather(*nobodys)
 

@@ -275,8 +275,8 @@ class LocalPort:
         while not session.over:
             answer = self._call(self._ledger.desk.claim(self._run, session, partition, attempt))
             if isinstance(answer, jobs.Claimed):
-                found = answer.checkpoint
-                return Ownership(answer.claim, found.value if found.exists else None)
+                checkpoint = answer.checkpoint
+                return Ownership(answer.claim, checkpoint.value if checkpoint.exists else None)
             if not isinstance(answer, jobs.Occupied):
                 return answer
         return jobs.Verdict(jobs.Outcome.GONE, session.over)

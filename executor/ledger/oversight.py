@@ -202,9 +202,9 @@ class Oversight:
                 for event in batch.events:
                     if reason := _over_by(run, event):
                         return reason
-                    found = keys.partition_of(event.kv.key) if watched.claims is not None else None
-                    if watched.claims is not None and found is not None and found[1] == "claim":
-                        watched.claims.claim_changed(run, found[0], event)
+                    job = keys.partition_of(event.kv.key) if watched.claims is not None else None
+                    if watched.claims is not None and job is not None and job[1] == "claim":
+                        watched.claims.claim_changed(run, job[0], event)
         return ""  # a watch ends only by raising
 
 
@@ -223,5 +223,5 @@ def _over_by(run: Run, event: KeyEvent) -> str:
 
 
 def _claims(run: Run, kvs: list[KeyValue]) -> dict[str, KeyValue]:
-    found = ((run.keys.partition_of(kv.key), kv) for kv in kvs)
-    return {job[0]: kv for job, kv in found if job is not None and job[1] == "claim"}
+    jobs = ((run.keys.partition_of(kv.key), kv) for kv in kvs)
+    return {job[0]: kv for job, kv in jobs if job is not None and job[1] == "claim"}

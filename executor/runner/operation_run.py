@@ -113,7 +113,7 @@ class OperationRun:
         return now or (f"its jobs are launched again after: {self._failed}" if self._failed else "")
 
     def run_over(self, run: Run, reason: str) -> None:
-        """See :class:`~distop.executor.ledger.oversight.RunListener`."""
+        """A call of :class:`~distop.executor.ledger.oversight.RunListener`."""
         log.info("run_over", extra={"operation": str(run.keys.operation), "reason": reason})
         self.cancel(reason)
 
@@ -236,7 +236,7 @@ class OperationRun:
             self._given_up.set_result(None)
 
     def unanswered(self, numbers: list[int], error: DistopError) -> None:
-        """See :class:`~distop.executor.ledger.ledger.Submitter`."""
+        """A call of :class:`~distop.executor.ledger.ledger.Submitter`."""
         if self._given_up is not None and not self._given_up.done():
             self._given_up.set_exception(error)
 
@@ -263,7 +263,7 @@ class DynamicOperationRun(OperationRun):
             self._giving_back = asyncio.create_task(_given_back(self._counted), name="give-back")
 
     async def _finish(self, unfinished: list[str]) -> End:
-        """See :meth:`OperationRun.finish`."""
+        """As :meth:`OperationRun.finish`, of a dynamic plan."""
         counted = DynamicRun(self._ledger.client, self.run)
         if not await counted.begin():
             return await self._until_over()
@@ -392,7 +392,7 @@ class DynamicOperationRun(OperationRun):
         return self._verdicts
 
     def answered(self, answers: list[tuple[int, Mark, Verdict]]) -> None:
-        """See :class:`~distop.executor.ledger.ledger.Submitter`."""
+        """A call of :class:`~distop.executor.ledger.ledger.Submitter`."""
         self._verdicts += [verdict for _, _, verdict in answers]
         super().answered(answers)
 

@@ -130,14 +130,14 @@ class Runner:
                 words.setdefault(
                     str(operation), shortened(f"left to other executors after: {why}", MAX_WORDS)
                 )
-            found = registration.still(known, words)
-            if found == known:
+            current = registration.still(known, words)
+            if current == known:
                 continue
             try:
                 await registration.change_own_record(
-                    self._client, self._keyspace.executor(self.member), held_up=found
+                    self._client, self._keyspace.executor(self.member), held_up=current
                 )
-                known = found
+                known = current
             except DistopError as error:
                 log.warning("own_record_not_changed", extra={"member": self.member, "error": str(error)})
 

@@ -163,7 +163,7 @@ async def serve(
     """
     ledger, tally = Ledger(client), Tally()
     launcher = make_launcher(ledger, config, session)
-    place = SidecarFolder.of(config.etcd.endpoints, config.etcd.prefix)
+    folder = SidecarFolder.of(config.etcd.endpoints, config.etcd.prefix)
     sweep: asyncio.Task[None] | None = None
     try:
         # Before anything speaks to etcd: Spark's Python code forks to start a JVM (see process/forks.py).
@@ -176,7 +176,7 @@ async def serve(
                 lambda: is_registered(ledger),
             )
         # If jobs run in threads, there may be no sidecar that does it.
-        sweep = asyncio.create_task(kept_running("scratch", partial(keep_swept, client, place.scratch)))
+        sweep = asyncio.create_task(kept_running("scratch", partial(keep_swept, client, folder.scratch)))
         served = False
         while not stop.is_set():
             runner = Runner(ledger, launcher, types, config.runner, rng=random.Random(), tally=tally)

@@ -62,8 +62,8 @@ def piece_of(member: str, members: Iterable[str]) -> ShareRange:
     ordered = sorted(members)
     if member not in ordered:
         return NOTHING
-    place = ordered.index(member)
-    return ShareRange(place * SHARES // len(ordered), (place + 1) * SHARES // len(ordered))
+    position = ordered.index(member)
+    return ShareRange(position * SHARES // len(ordered), (position + 1) * SHARES // len(ordered))
 
 
 class Shares:
@@ -89,7 +89,7 @@ class Shares:
         """The smallest piece that contains those of all types. Usually all executors serve the same types."""
         pieces = [piece for piece in self._pieces.values() if piece != NOTHING]
         return (
-            ShareRange(min(one.first for one in pieces), max(one.end for one in pieces))
+            ShareRange(min(piece.first for piece in pieces), max(piece.end for piece in pieces))
             if pieces
             else NOTHING
         )
@@ -111,7 +111,7 @@ class Shares:
                 else:
                     self._executors.pop(event.kv.key, None)
         for kind in self._pieces:
-            serving = (one.id for one in self._executors.values() if kind in one.types)
+            serving = (executor.id for executor in self._executors.values() if kind in executor.types)
             self._pieces[kind] = piece_of(self._member, serving)
 
     def _put(self, kv: KeyValue) -> None:
@@ -255,8 +255,8 @@ class WaitingOperations:
             kvs = sorted(change.kvs, key=lambda kv: kv.create_revision)
         else:
             kvs = [event.kv for event in change.events]
-        found = [operation for operation in self._served(kvs) if self._is_here(operation)]
-        self.operations.update(dict.fromkeys(found, change.revision))
+        operations = [operation for operation in self._served(kvs) if self._is_here(operation)]
+        self.operations.update(dict.fromkeys(operations, change.revision))
         self.wake.set()
 
     def _members_changed(self, change: Listing | WatchBatch) -> None:
@@ -275,8 +275,8 @@ class WaitingOperations:
 
     def _served(self, waiting: Iterable[KeyValue]) -> list[OperationId]:
         """Those of these entries that may be taken here."""
-        found = named(waiting, self._keyspace.parse_waiting)
-        return [operation for operation, _ in found if self.may_take(operation)]
+        operations = named(waiting, self._keyspace.parse_waiting)
+        return [operation for operation, _ in operations if self.may_take(operation)]
 
     def may_take(self, operation: OperationId) -> bool:
         return (
@@ -317,7 +317,11 @@ class WaitingOperations:
         if (watched := self._watched) is None:
             return
         waiting = await self._client.scan(*watched, keys_only=True)
-        newer = {one: seen for one, seen in self.operations.items() if seen > waiting.revision}
+        newer = {
+            operation: revision
+            for operation, revision in self.operations.items()
+            if revision > waiting.revision
+        }
         self.operations.clear()  # others take them, and deletions are not watched
         self._waiting_changed(waiting)
         self.operations.update(newer)
@@ -325,8 +329,12 @@ class WaitingOperations:
         only, space = self._options.only, self._keyspace
         first = space.active_operation(only) if only else space.active
         active = await self._client.scan(first, keys_only=True)
-        found = [one for one, _ in named(active.kvs, space.parse_active)]
-        left = [space.operation(one) for one in found if self._is_here(one) and one not in self._working]
+        active_ids = [operation for operation, _ in named(active.kvs, space.parse_active)]
+        left = [
+            space.operation(operation)
+            for operation in active_ids
+            if self._is_here(operation) and operation not in self._working
+        ]
         await wait_again(self._client, [keys for keys in left if keys.waiting not in known])
 
     async def _look_at_others(self) -> bool:
@@ -335,9 +343,9 @@ class WaitingOperations:
         start, end = self._cursor or self._keyspace.waiting, prefix_end(self._keyspace.waiting)
         page = await self._client.get_range(start, end, keys_only=True, limit=_HELP_PAGE)
         self._cursor = page.kvs[-1].key + b"\0" if page.more else b""
-        found = self._served(page.kvs)
+        operations = self._served(page.kvs)
         room = self._options.max_operations - len(self._working)
-        picked = self._rng.sample(found, min(room, len(found)))
+        picked = self._rng.sample(operations, min(room, len(operations)))
         self.operations.update(dict.fromkeys(picked, page.revision))
         self.wake.set()
-        return bool(found)
+        return bool(operations)

@@ -72,7 +72,7 @@ class SidecarUnavailable(Unavailable):
     default_hint = "look at the file 'log' in the sidecar's folder"
 
 
-def dial(place: SidecarFolder, environment: Mapping[str, str]) -> socket.socket:
+def dial(folder: SidecarFolder, environment: Mapping[str, str]) -> socket.socket:
     """A connection to the sidecar of this host, which is started if there is none.
 
     Raises
@@ -86,25 +86,25 @@ def dial(place: SidecarFolder, environment: Mapping[str, str]) -> socket.socket:
     child: subprocess.Popen[bytes] | None = None
     try:
         while True:
-            place.prepare()  # each time: see folder_sweep
-            if (connection := _connect(place)) is not None:
+            folder.prepare()  # each time: see folder_sweep
+            if (connection := _connect(folder)) is not None:
                 break
             if not starts:
                 pass  # a process with the password starts one
-            elif is_locked(place.service_lock):
+            elif is_locked(folder.service_lock):
                 pass  # `distop sidecar` is about to serve
             elif lock is None:
-                lock = take_lock(place.starting_lock)
+                lock = take_lock(folder.starting_lock)
             elif child is None or child.poll() is not None:
                 # One that ends normally gave way to another one, or its predecessor is about to end.
                 crashes += child is not None and child.returncode != 0
                 if crashes < MAX_CRASHES:
-                    child = start_sidecar(place, environment)
+                    child = start_sidecar(folder, environment)
             if time.monotonic() > deadline and not starts:
-                raise _no_password(place)
+                raise _no_password(folder)
             if time.monotonic() > deadline or crashes >= MAX_CRASHES:
                 raise SidecarUnavailable(
-                    f"no sidecar answers at {place.socket}", hint=f"look at its log, {place.log}"
+                    f"no sidecar answers at {folder.socket}", hint=f"look at its log, {folder.log}"
                 )
             time.sleep(_PAUSE_S)
     finally:
@@ -113,7 +113,7 @@ def dial(place: SidecarFolder, environment: Mapping[str, str]) -> socket.socket:
     return connection
 
 
-def start_sidecar(place: SidecarFolder, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def start_sidecar(folder: SidecarFolder, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """Start a sidecar that outlives this process and its process group, and ends when idle.
 
     Raises
@@ -123,13 +123,13 @@ def start_sidecar(place: SidecarFolder, environment: Mapping[str, str]) -> subpr
     """
     given = {**os.environ, **environment}
     if not _has_password(environment):
-        raise _no_password(place)
+        raise _no_password(folder)
     _children[:] = [child for child in _children if child.poll() is None]
-    with Path(place.log).open("ab") as output:
+    with Path(folder.log).open("ab") as output:
         if output.tell() > _MAX_LOG_BYTES:
             output.truncate(0)
         child = subprocess.Popen(
-            [_python(), "-m", "distop.executor.sidecar.server", "--folder", str(place.folder)],
+            [_python(), "-m", "distop.executor.sidecar.server", "--folder", str(folder.folder)],
             env=given,
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -155,19 +155,19 @@ def _has_password(environment: Mapping[str, str]) -> bool:
     return not given.get(USER) or bool(given.get(PASSWORD) or given.get(PASSWORD_FILE))
 
 
-def _no_password(place: SidecarFolder) -> SidecarUnavailable:
+def _no_password(folder: SidecarFolder) -> SidecarUnavailable:
     return SidecarUnavailable(
-        f"no sidecar answers at {place.socket}, and there is no password to start one",
+        f"no sidecar answers at {folder.socket}, and there is no password to start one",
         hint=f"run `distop sidecar` on this host, or set {PASSWORD_FILE} for its workers",
     )
 
 
-def _connect(place: SidecarFolder) -> socket.socket | None:
+def _connect(folder: SidecarFolder) -> socket.socket | None:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     # For connecting and sending only: a task may receive nothing for hours.
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", SEND_TIMEOUT_S, 0))
     try:
-        connection.connect(str(place.socket))
+        connection.connect(str(folder.socket))
     except (FileNotFoundError, ConnectionRefusedError, BlockingIOError):
         connection.close()
         return None
@@ -227,8 +227,8 @@ class SidecarClient:
         How a newly started sidecar reaches etcd, as of ``EtcdConfig.to_env``.
     """
 
-    def __init__(self, place: SidecarFolder, environment: Mapping[str, str]) -> None:
-        self.place, self._environment = place, dict(environment)
+    def __init__(self, folder: SidecarFolder, environment: Mapping[str, str]) -> None:
+        self.folder, self._environment = folder, dict(environment)
         self._lock = threading.RLock()
         self._numbers = itertools.count(1)
         self._runs: dict[tuple[str, int], KnownRun] = {}
@@ -248,7 +248,7 @@ class SidecarClient:
 
     def _connect(self) -> None:
         """Connect to the sidecar of this host, or start one. Raises :class:`SidecarUnavailable`."""
-        self._socket = dial(self.place, self._environment)
+        self._socket = dial(self.folder, self._environment)
         self._frames = wire.Frames(wire.FromSidecar)
         self._owned_until = math.inf
         self._reading = True
@@ -369,8 +369,8 @@ class SidecarClient:
             sent = self._unanswered[number]
             marks.setdefault(sent.run.number, []).append((number, sent.mark))
         self._outbox.clear()
-        for run, those in marks.items():
-            self._send(wire.MarkGroup(run, those))
+        for run, of_run in marks.items():
+            self._send(wire.MarkGroup(run, of_run))
 
     def _hang_up(self) -> None:
         """Stop using this connection; the reader notices."""
@@ -426,7 +426,7 @@ class SidecarClient:
     def _reconnect(self) -> socket.socket:
         """Another connection, with everything important sent again."""
         while True:
-            connection = dial(self.place, self._environment)
+            connection = dial(self.folder, self._environment)
             try:
                 self._take_up(connection)
             except (OSError, CorruptRecord) as error:
@@ -584,14 +584,14 @@ def _number(message: wire.FromSidecar) -> int:
 _clients: dict[tuple[int, SidecarFolder], SidecarClient] = {}
 
 
-def client_of_this_process(place: SidecarFolder, environment: Mapping[str, str]) -> SidecarClient:
+def client_of_this_process(folder: SidecarFolder, environment: Mapping[str, str]) -> SidecarClient:
     """The client of this process, made on first use.
 
     Keyed by process id: Spark forks its workers, and a child cannot share a connection.
     """
-    key = (os.getpid(), place)
+    key = (os.getpid(), folder)
     with _clients_lock:
         client = _clients.get(key)
         if client is None:
-            client = _clients[key] = SidecarClient(place, environment)
+            client = _clients[key] = SidecarClient(folder, environment)
         return client

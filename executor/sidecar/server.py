@@ -178,8 +178,8 @@ class TaskConnection(asyncio.Protocol):
             return
         match answer:
             case Claimed():
-                found = answer.checkpoint
-                checkpoint = found.value if found.exists else None
+                existing = answer.checkpoint
+                checkpoint = existing.value if existing.exists else None
                 until = self._ledger.desk.owned_until
                 self._reply(wire.ClaimAnswer(asked.number, answer.claim, checkpoint, until))
             case Occupied():
@@ -220,12 +220,14 @@ class TaskConnection(asyncio.Protocol):
     # -- events of the ledger ------------------------------------------------------------------------
 
     def answered(self, answers: list[tuple[int, Mark, Verdict]]) -> None:
-        """See :class:`~distop.executor.ledger.ledger.Submitter`."""
-        self._reply(wire.Verdicts([(number, said.outcome, said.reason) for number, _, said in answers]))
+        """A call of :class:`~distop.executor.ledger.ledger.Submitter`."""
+        self._reply(
+            wire.Verdicts([(number, verdict.outcome, verdict.reason) for number, _, verdict in answers])
+        )
         self._read_on(len(answers))
 
     def unanswered(self, numbers: list[int], error: DistopError) -> None:
-        """See :class:`~distop.executor.ledger.ledger.Submitter`."""
+        """A call of :class:`~distop.executor.ledger.ledger.Submitter`."""
         self._reply(wire.failed(numbers, error))
         self._read_on(len(numbers))
 
@@ -236,12 +238,12 @@ class TaskConnection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def run_over(self, run: Run, reason: str) -> None:
-        """See :class:`~distop.executor.ledger.oversight.RunListener`."""
+        """A call of :class:`~distop.executor.ledger.oversight.RunListener`."""
         for number in self._numbers_of(run):
             self._reply(wire.Over(number, reason))
 
     def claim_lost(self, run: Run, partition: str, claim: int, reason: str) -> None:
-        """See :class:`~distop.executor.ledger.claims.Claimant`."""
+        """A call of :class:`~distop.executor.ledger.claims.Claimant`."""
         for number in self._numbers_of(run):
             self._reply(wire.ClaimLost(number, partition, claim, reason))
 
@@ -272,7 +274,7 @@ class SidecarConfig:
     """Where its metrics are served; ``None``: nowhere."""
 
     @property
-    def place(self) -> SidecarFolder:
+    def sidecar_folder(self) -> SidecarFolder:
         return (
             SidecarFolder(self.folder)
             if self.folder
@@ -294,20 +296,20 @@ class Sidecar:
 
     async def serve(self, stop: asyncio.Event) -> None:
         """Serve until ``stop``, or until no task has been connected for long enough."""
-        place = self.config.place
+        folder = self.config.sidecar_folder
         client, metrics = connect(self.config.etcd, self.config.metrics)
         self.ledger = Ledger(client)
         loop = asyncio.get_running_loop()
-        place.socket.unlink(missing_ok=True)  # of a killed predecessor; its lock is ours now
-        server = await loop.create_unix_server(self._connected, str(place.socket), backlog=128)
-        os.chmod(place.socket, 0o600)  # other users cannot reach it in its folder either
+        folder.socket.unlink(missing_ok=True)  # of a killed predecessor; its lock is ours now
+        server = await loop.create_unix_server(self._connected, str(folder.socket), backlog=128)
+        os.chmod(folder.socket, 0o600)  # other users cannot reach it in its folder either
         lease = asyncio.create_task(kept_running("lease", partial(self._keep_lease, client)))
-        dead = asyncio.create_task(asyncio.to_thread(sweep_folders, place), name="sidecar-places")
-        sweep = asyncio.create_task(kept_running("scratch", partial(keep_swept, client, place.scratch)))
+        dead = asyncio.create_task(asyncio.to_thread(sweep_folders, folder), name="sidecar-places")
+        sweep = asyncio.create_task(kept_running("scratch", partial(keep_swept, client, folder.scratch)))
         reached("sidecar.middle")
-        place.pid_file.write_text(f"{os.getpid()}\n")
+        folder.pid_file.write_text(f"{os.getpid()}\n")
         notify_manager("READY=1")
-        log.info("sidecar_started", extra={"socket": str(place.socket)})
+        log.info("sidecar_started", extra={"socket": str(folder.socket)})
         try:
             if metrics is not None:
                 await self._show(metrics)
@@ -315,7 +317,7 @@ class Sidecar:
         finally:
             # New tasks must find no sidecar before the present ones are released: they then start another
             # one.
-            place.socket.unlink(missing_ok=True)
+            folder.socket.unlink(missing_ok=True)
             server.close()
             await self.ledger.batcher.flush(self.config.drain_s)
             self._leaves_claims = self.ledger.desk.leave_claims()
@@ -328,7 +330,7 @@ class Sidecar:
             if metrics is not None:
                 await metrics.stop()
             await client.close()
-            place.pid_file.unlink(missing_ok=True)
+            folder.pid_file.unlink(missing_ok=True)
             log.info("sidecar_stopped")
 
     def _connected(self) -> TaskConnection:
@@ -362,7 +364,7 @@ class Sidecar:
             elif idle_s is not None and clock() - self._last_connected >= idle_s:
                 log.info("sidecar_idle")
                 return
-            if idle_s is not None and is_locked(self.config.place.service_lock):
+            if idle_s is not None and is_locked(self.config.sidecar_folder.service_lock):
                 log.info("sidecar_gives_way")
                 return
             with contextlib.suppress(TimeoutError):
@@ -414,7 +416,7 @@ def run(config: SidecarConfig) -> int:
     Unavailable
         The sidecar that a task has started did not end for this one within :data:`YIELD_S`.
     """
-    place = config.place.prepare()
+    folder = config.sidecar_folder.prepare()
     with contextlib.ExitStack() as locks:
 
         def taken(path: Path, patience_s: float = 0.0) -> bool:
@@ -423,15 +425,15 @@ def run(config: SidecarConfig) -> int:
                 locks.callback(os.close, lock)
             return lock is not None
 
-        service = config.idle_exit_s is None and taken(place.service_lock, _SUCCEED_S)
-        serves = taken(place.serving_lock, YIELD_S if service else 0.0)
+        service = config.idle_exit_s is None and taken(folder.service_lock, _SUCCEED_S)
+        serves = taken(folder.serving_lock, YIELD_S if service else 0.0)
         if service and not serves:
             raise Unavailable(
-                f"the sidecar at {place.socket} does not end for this one",
-                hint=f"end its process, which {place.pid_file} names",
+                f"the sidecar at {folder.socket} does not end for this one",
+                hint=f"end its process, which {folder.pid_file} names",
             )
         if not serves:
-            log.info("sidecar_runs_already", extra={"socket": str(place.socket)})
+            log.info("sidecar_runs_already", extra={"socket": str(folder.socket)})
             return 0
         settle_heap()
         with asyncio.Runner(loop_factory=event_loop) as runner:

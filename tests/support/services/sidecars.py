@@ -75,7 +75,7 @@ def work_of(taken: Taken, place: SidecarFolder) -> TaskWork:
 def task(client: SidecarClient, taken: Taken, name: str = "a") -> asyncio.Future[TaskSummary]:
     """Run a task over all unfinished jobs, in a thread."""
     loop, pool = asyncio.get_running_loop(), ThreadPoolExecutor(1)
-    return loop.run_in_executor(pool, run_task, client, work_of(taken, client.place), taken.unfinished, name)
+    return loop.run_in_executor(pool, run_task, client, work_of(taken, client.folder), taken.unfinished, name)
 
 
 def worker_process(etcd: EtcdConfig, place: SidecarFolder, folder: Path, taken: Taken) -> Child:

@@ -202,7 +202,7 @@ class Spark:
 
     def __init__(self, **stages: Any) -> None:
         self.stages = stages
-        self._seen: dict[str, Any] = {}
+        self._known: dict[str, Any] = {}
         tracker = SimpleNamespace(
             getJobIdsForGroup=lambda name: [1],
             getJobInfo=lambda job: SimpleNamespace(stageIds=list(self.stages)),
