@@ -272,6 +272,8 @@ async def start(
     connection: Connection, table: str, type: str, argument: Mapping[str, Any], options: StartOptions
 ) -> AsyncOperationHandle:
     """Start an operation: see :meth:`OperationCalls.start`."""
+    if unknown := sorted(set(options) - StartOptions.__optional_keys__):
+        raise TypeError(f"a start has no option {', '.join(unknown)}; see distop.client.StartOptions")
     partitions, then = options.get("partitions", ()), options.get("then")
     again, queue = options.get("again", False), options.get("queue", False)
     if isinstance(partitions, str):

@@ -171,7 +171,7 @@ class Table:
     async def _request(self, request: str, *, again: bool = False) -> Operation:
         argument = {"paths": [str(self.folders[request].folder)], "split_bytes": 1024}
         start: Any = partial(self.lab.client.start, self.book.table, "ingest", argument)
-        return await self.lab.retry_until_known(partial(start, request_id=request, again=again))
+        return await self.lab.retry_until_known(partial(start, run=request, again=again))
 
     async def _ends(self, operation: Operation) -> None:
         started = self.lab.begun(OperationId.parse(operation.name), self.book)
@@ -179,10 +179,14 @@ class Table:
 
 
 async def again_at_random(lab: Lab) -> list[str]:
-    """A week of repairs, while one service after the other is killed."""
+    """A week of repairs, while one service after the other is killed.
+
+    The next is killed when there is one of each kind again: where Spark starts slowly, none would ever work.
+    """
     book = await lab.table(f"again-{lab.operations}", apart=True)
     working = asyncio.create_task(Table(lab, book).run())
     while not working.done():
+        await lab.cluster.ready()
         await asyncio.wait([working], timeout=lab.rng.uniform(2.0, 6.0))
         service = lab.rng.choice(lab.cluster.services)
         if not working.done() and service.process is not None and service.running:

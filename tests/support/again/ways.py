@@ -103,7 +103,7 @@ class Way(ABC):
 
     async def ingest(self, path: str, **more: Any) -> str:
         """The code of its error; empty if it succeeds."""
-        options = {name: more.pop(name) for name in ("request_id", "again") if name in more}
+        options = {name: more.pop(name) for name in ("run", "again") if name in more}
         started = await self.client.start(self.table, "ingest", {"paths": [path], **more}, **options)
         ended = await started.wait(timeout_s=90)
         return "" if ended.state is OperationState.SUCCEEDED else error_of(ended).code
@@ -115,13 +115,13 @@ class Requests(Way):
     name = "request"
 
     async def fail(self, number: int) -> None:
-        assert await self.ingest(self.bad(number), request_id=f"r{number}")
+        assert await self.ingest(self.bad(number), run=f"r{number}")
 
     async def _write(self, number: int, row: int) -> str:
-        return await self.ingest(self.source(number, row), request_id=f"r{number}")
+        return await self.ingest(self.source(number, row), run=f"r{number}")
 
     async def _otherwise(self, number: int, row: int) -> str:
-        return await self.ingest(self.source(number, row), request_id=f"r{number}", again=True)
+        return await self.ingest(self.source(number, row), run=f"r{number}", again=True)
 
 
 class Batches(Way):

@@ -80,3 +80,12 @@ def test_the_page_names_every_method_of_a_table_and_of_the_client() -> None:
 
 def test_what_is_exported_is_there() -> None:
     assert all(hasattr(client, name) for name in client.__all__)
+
+
+async def test_a_start_with_an_option_that_there_is_not_is_refused() -> None:
+    """In place of a start without it, which could not be repeated safely."""
+    options: dict[str, Any] = {"request_id": "monday"}
+    async with AsyncClient("127.0.0.1:1") as sdk:
+        for start in (sdk.start("t", "noop", **options), sdk.table("t").compact(**options)):
+            with pytest.raises(TypeError, match="no option request_id"):
+                await start
