@@ -21,6 +21,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import jwt
+from cachetools import TLRUCache
 
 from distop.coordinator.access.callers import Identity, check_subject
 from distop.errors import InvalidArgument, Unauthenticated, Unavailable
@@ -235,15 +236,16 @@ class IssuedTokens:
         }
         self._others = tuple(f"{name}:" for name in names if name)
         """What no subject of the issuer without a name may begin with, and no group."""
-        self._wall = wall
-        self._held: dict[bytes, tuple[float, Identity]] = {}
+        # By the digest of a token: whose it is, and when it expires.
+        self._verified_before: TLRUCache[bytes, tuple[Identity, float]] = TLRUCache(
+            MAX_REMEMBERED, lambda _, verified, now: min(now + REMEMBER_S, verified[1]), timer=wall
+        )
 
     async def identity(self, token: str) -> Identity:
         """The subject of a token. Raises :class:`~distop.errors.Unauthenticated` if it is invalid."""
         digest = sha256(token.encode(errors="replace")).digest()
-        until, known = self._held.get(digest, (0.0, None))
-        if known is not None and self._wall() < until:
-            return known
+        if (known := self._verified_before.get(digest)) is not None:
+            return known[0]
         try:
             header = jwt.get_unverified_header(token)
             said = jwt.decode(token, options={"verify_signature": False})
@@ -259,9 +261,8 @@ class IssuedTokens:
         key = await keys.key(kid)
         if key is None:
             raise Unauthenticated(f"the token is signed with a key that {issuer} does not have")
-        identity, expires = self._verified(token, key, algorithm, config)
-        self._remember(digest, identity, expires)
-        return identity
+        verified = self._verified_before[digest] = self._verified(token, key, algorithm, config)
+        return verified[0]
 
     def _verified(
         self, token: str, key: jwt.PyJWK, algorithm: str, config: IssuerConfig
@@ -296,9 +297,3 @@ class IssuedTokens:
             if isinstance(group, str) and group and (prefix or not group.startswith(self._others))
         )
         return Identity(subject, named, "token"), expires
-
-    def _remember(self, digest: bytes, identity: Identity, expires: float) -> None:
-        self._held.pop(digest, None)
-        self._held[digest] = (min(self._wall() + REMEMBER_S, expires), identity)
-        if len(self._held) > MAX_REMEMBERED:
-            del self._held[next(iter(self._held))]

@@ -4,7 +4,7 @@ later."""
 from __future__ import annotations
 
 import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import unquote
 
 import grpc.aio
+from cachetools import LRUCache
 
 from distop.errors import Busy
 from distop.errors.base import RETRY_AFTER
@@ -73,7 +74,7 @@ class Callers:
         self._under_way: dict[str, Counter[str]] = {"calls": Counter(), "streams": Counter()}
         self._all = Counter[str]()
         # Of each caller: how many starts it has left, and as of when.
-        self._starts: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._starts: LRUCache[str, tuple[float, float]] = LRUCache(_CALLERS)
 
     @contextmanager
     def call(self, caller: str) -> Iterator[None]:
@@ -92,12 +93,10 @@ class Callers:
         many."""
         rate, now = self.limits.starts_per_s, self._clock()
         most = 2 * rate
-        left, at = self._starts.pop(caller, (most, now))
+        left, at = self._starts.get(caller, (most, now))
         left = min(most, left + (now - at) * rate)
         allowed = left >= 1.0
         self._starts[caller] = left - allowed, now
-        if len(self._starts) > _CALLERS:
-            self._starts.popitem(last=False)
         if not allowed:
             raise _busy(f"{caller} sends more than {rate:g} starts a second", (1.0 - left) / rate)
 
