@@ -36,7 +36,7 @@ from distop.catalog.pointers import Pointer, Pointers
 from distop.catalog.publishing import Overtaken, Publishing, Step, undo
 from distop.catalog.rebasing import pending_commit
 from distop.catalog.recent import Recent
-from distop.catalog.requests import Change, came_before, is_done, noting, request_of, undone
+from distop.catalog.requests import Change, came_before, is_done, noting, request_of, rollback_share
 from distop.catalog.updates import (
     check_updates,
     format_upgraded,
@@ -416,7 +416,7 @@ class EtcdCatalog(ViewCatalog):
             if staged.metadata == current.metadata:
                 return current
             staged.metadata = in_order(staged.metadata, current.metadata)
-            besides += undone(self._etcd, keys, current.metadata, staged.metadata)
+            besides += rollback_share(self._etcd, keys, current.metadata, staged.metadata)
             step = self._publishing().moving(current, pointer, staged, besides)
         except BaseException:
             pending.discard()

@@ -30,9 +30,8 @@ from pyiceberg.typedef import Identifier
 from distop.catalog.pointers import FOREIGN
 from distop.catalog.rebasing import is_same
 from distop.errors import DistopError, InvalidArgument, RequestIdReused
-from distop.lake.iceberg.provenance import FOREIGN_REQUEST
-from distop.lake.iceberg.provenance import undone as undone_by
-from distop.metastore.backlog.undoing import still_done, undoing
+from distop.lake.iceberg.provenance import FOREIGN_REQUEST, difference_of_rollback
+from distop.metastore.backlog.undoing import rollback_txn, still_done
 from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.etcd.txn import Txn
 from distop.metastore.operations.starting import done_otherwise, forget_requests
@@ -85,14 +84,14 @@ def request_of(updates: Iterable[TableUpdate]) -> str:
     return check_name(given.pop(), FOREIGN_REQUEST) if given else ""
 
 
-def undone(etcd: SyncEtcd, keys: TableKeys, before: TableMetadata, after: TableMetadata) -> Txn:
+def rollback_share(etcd: SyncEtcd, keys: TableKeys, before: TableMetadata, after: TableMetadata) -> Txn:
     """The part of a commit that moves the main branch to a snapshot that existed before, as a rollback does:
     what is gone from the table counts as applied no more."""
     known = before.snapshot_by_id(after.current_snapshot_id or 0)
     if known is None or after.current_snapshot_id == before.current_snapshot_id:
         return Txn()
-    undoes, by = undone_by(before, known), str(OperationId(keys.name, FOREIGN, 0))
-    return etcd.run(lambda client: undoing(client, keys, undoes, by=by, now=time.time()))
+    undoes, by = difference_of_rollback(before, known), str(OperationId(keys.name, FOREIGN, 0))
+    return etcd.run(lambda client: rollback_txn(client, keys, undoes, by=by, now=time.time()))
 
 
 def is_done(etcd: SyncEtcd, keys: TableKeys, request_id: str, metadata: TableMetadata) -> bool:

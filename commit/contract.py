@@ -24,7 +24,7 @@ from typing import Any, ClassVar, TypeAlias, TypeVar
 import msgspec
 
 from distop.errors import InvalidArgument, PermanentStepError, UnknownCommitStep
-from distop.metastore.backlog.undoing import Undoing
+from distop.metastore.backlog.undoing import RollbackDifference
 from distop.metastore.etcd.txn import KeyValue, Put, Txn, unchanged
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.operation import OperationArg, StepRecord
@@ -106,7 +106,7 @@ class Contribution:
     """Compares that must hold, and the writes."""
     facts: dict[str, Any] = field(default_factory=dict)
     """For the history: JSON. Write numbers beyond 2**53 as strings, for readers in JavaScript."""
-    undoes: Undoing | None = None
+    undoes: RollbackDifference | None = None
     """What it takes out of the table, and what it restores: batches and requests that count as applied no
     more, or again."""
     discard: Callable[[], None] = _nothing

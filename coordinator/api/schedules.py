@@ -20,7 +20,7 @@ from distop.coordinator.schedules.conditions import (
     condition_of,
     parse_condition,
 )
-from distop.coordinator.schedules.policy import check_times
+from distop.coordinator.schedules.due import check_times
 from distop.coordinator.schedules.ticking import tick_body, tick_id
 from distop.coordinator.schedules.times import check_cron, next_tick, past_tick, rendered, zone_of
 from distop.coordinator.starting.body import StartBody

@@ -53,7 +53,7 @@ from distop.errors import (
     as_distop,
     shortened,
 )
-from distop.metastore.backlog.undoing import undoing
+from distop.metastore.backlog.undoing import rollback_txn
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.txn import Get, KeyValue
 from distop.metastore.operations.ending import (
@@ -120,7 +120,7 @@ class Finishing:
                 self._client, keys, tracked.arg, failure=failure, now=self._wall(), result=history
             )
             for undoes in (one.undoes for one in contributions if one.undoes is not None):
-                share += await undoing(self._client, keys, undoes, by=str(operation), now=self._wall())
+                share += await rollback_txn(self._client, keys, undoes, by=str(operation), now=self._wall())
             if tracked.arg.series and failure is None:
                 history, line = await continued(self._client, keys, tracked.arg, history)
                 share += line

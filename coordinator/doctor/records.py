@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from distop.coordinator.doctor.findings import Finding, Reported, text, unreadable_record
-from distop.coordinator.schedules.policy import check_times
+from distop.coordinator.schedules.due import check_times
 from distop.errors import Compacted, CorruptRecord, InvalidArgument, InvalidName, PreconditionFailed
 from distop.metastore.backlog.batches import DONE, AppliedRecord, BatchRecord, OrderingRecord
 from distop.metastore.backlog.undoing import UndoneRecord

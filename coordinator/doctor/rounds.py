@@ -51,7 +51,7 @@ from distop.errors import (
     TableNotFound,
     UnsupportedType,
 )
-from distop.metastore.backlog.undoing import Done, Undoing, undoing
+from distop.metastore.backlog.undoing import Done, RollbackDifference, rollback_txn
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.health import read_health
 from distop.metastore.etcd.txn import Get, Txn, unchanged
@@ -336,10 +336,10 @@ class Doctor:
             return []  # a deep look reports it
         if not any((applied.batches, applied.unordered, applied.requests)):
             return []
-        undoes = Undoing(gone=applied, back=Done(), left=done_by(view.live))
+        undoes = RollbackDifference(gone=applied, back=Done(), left=done_by(view.live))
         fix, by = None, str(OperationId(seen.name, FOREIGN, 0))
         with suppress(Busy, PreconditionFailed):  # others are put back at present, or these are too many
-            txn = await undoing(self._client, seen.keys, undoes, by=by, now=self._wall())
+            txn = await rollback_txn(self._client, seen.keys, undoes, by=by, now=self._wall())
             fix = Change("took it back", Txn((unchanged(seen.head),)) + txn)
         return list(not_in_history(seen, applied, fix))
 

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mappi
 from functools import partial
 from itertools import islice
 
-from distop.coordinator.schedules.policy import AGAIN_S
+from distop.coordinator.schedules.due import AGAIN_S
 from distop.coordinator.schedules.ticking import Ticker
 from distop.errors import CorruptRecord, DistopError
 from distop.metastore.etcd.client import EtcdClient, Listing

@@ -26,7 +26,7 @@ from distop.executor.runner.waiting import WaitingOperations
 from distop.metastore.crashpoints import reached
 from distop.metastore.members import registration
 from distop.metastore.members.lease import LeaseSession
-from distop.metastore.operations.runs import PAUSED, Run, Taken, give_back, release_runner, take_runner
+from distop.metastore.operations.runs import PAUSED, Run, Taken, give_back, release_runner, take_operation
 from distop.metastore.records.member import HeldUp
 from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import RunnerRecord
@@ -171,7 +171,7 @@ class Runner:
                 and self._broken is None
             ):
                 operation = self._waiting.pop()
-                if self._waiting.may_take(operation):
+                if self._waiting.is_candidate(operation):
                     task = asyncio.create_task(self._take(operation), name=f"run-{operation}")
                     self._working[operation] = task
                     task.add_done_callback(functools.partial(self._one_ended, operation))
@@ -185,7 +185,7 @@ class Runner:
         record = RunnerRecord(member=self.member, started_at=self._clock())
         keys = self._keyspace.operation(operation)
         try:
-            taken = await take_runner(self._client, keys, record, self._session.lease_id)
+            taken = await take_operation(self._client, keys, record, self._session.lease_id)
             if taken is not None:
                 await self._run(kind, taken)
             self._waiting.refused |= taken is None

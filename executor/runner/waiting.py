@@ -276,9 +276,9 @@ class WaitingOperations:
     def _served(self, waiting: Iterable[KeyValue]) -> list[OperationId]:
         """Those of these entries that may be taken here."""
         operations = named(waiting, self._keyspace.parse_waiting)
-        return [operation for operation, _ in operations if self.may_take(operation)]
+        return [operation for operation, _ in operations if self.is_candidate(operation)]
 
-    def may_take(self, operation: OperationId) -> bool:
+    def is_candidate(self, operation: OperationId) -> bool:
         return (
             self._types.get(operation.type) is not None
             and operation not in self._working

@@ -11,7 +11,7 @@ from pyiceberg.table.snapshots import Snapshot, ancestors_of
 
 from distop.commit.partial import Moves
 from distop.errors import PreconditionFailed
-from distop.metastore.backlog.undoing import Done, Undoing
+from distop.metastore.backlog.undoing import Done, RollbackDifference
 from distop.metastore.operations.starting import REMEMBER_S
 from distop.metastore.records.operation import OperationArg, RequestNote, WatermarkMove
 from distop.metastore.records.record import from_json
@@ -153,11 +153,11 @@ class _Move:
         return cls(gone, coming[first:], coming[:first], left)
 
 
-def undone(before: TableMetadata, target: Snapshot) -> Undoing:
+def difference_of_rollback(before: TableMetadata, target: Snapshot) -> RollbackDifference:
     """What the move of the main branch to a snapshot that exists takes out of the table's history, and what
     it brings back after an earlier one."""
     move = _Move.of(before, target)
-    return Undoing(gone=done_by(move.gone), back=done_by(move.back), left=done_by(move.left))
+    return RollbackDifference(gone=done_by(move.gone), back=done_by(move.back), left=done_by(move.left))
 
 
 def rolled_back(metadata: TableMetadata) -> tuple[list[Snapshot], list[Snapshot]]:

@@ -13,7 +13,7 @@ from distop.commit.contract import Contribution, FinishContext, TransactionalSte
 from distop.errors import InvalidArgument, PreconditionFailed
 from distop.lake.iceberg.append import dropped_metadata, head_conflict
 from distop.lake.iceberg.metadata_files import TableFile
-from distop.lake.iceberg.provenance import as_of, undone
+from distop.lake.iceberg.provenance import as_of, difference_of_rollback
 from distop.lake.iceberg.snapshots import Draft
 from distop.lake.layout.model import file_io, load_metadata
 from distop.metastore.etcd.txn import Put, Txn, unchanged
@@ -82,7 +82,7 @@ class IcebergRollback(TransactionalStep):
         facts: dict[str, Any] = {"snapshotId": str(target.snapshot_id), "rolledBackFrom": expected}
         if current == target:
             return Contribution(facts=facts)
-        undoes = undone(metadata, target)
+        undoes = difference_of_rollback(metadata, target)
         gone = undoes.gone
         if arg.batches or arg.unordered:
             raise InvalidArgument("a rollback cannot be a batch: it takes batches out of the table")

@@ -1,9 +1,9 @@
 """Batches and requests that a rollback takes out of a table, and those that it brings back.
 
 What a table has applied is what its history says. The transaction that moves the main branch records the
-difference (:func:`undoing`): batches in ``.ordering``, whose gate it closes, and requests in ``.undone``. So
-from that moment on nothing that is gone counts as applied. The table's leader then moves the batches to where
-they had waited, some at a time, whenever it looks (:func:`put_back`).
+difference (:func:`rollback_txn`): batches in ``.ordering``, whose gate it closes, and requests in
+``.undone``. So from that moment on nothing that is gone counts as applied. The table's leader then moves the
+batches to where they had waited, some at a time, whenever it looks (:func:`put_back`).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Done:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Undoing:
+class RollbackDifference:
     """What a move of the main branch changes of what counts as applied."""
 
     gone: Done
@@ -73,7 +73,9 @@ class Undoing:
     """All that is part of it then."""
 
 
-async def undoing(client: EtcdClient, keys: TableKeys, moved: Undoing, *, by: str, now: float) -> etcd.Txn:
+async def rollback_txn(
+    client: EtcdClient, keys: TableKeys, moved: RollbackDifference, *, by: str, now: float
+) -> etcd.Txn:
     """The part of the transaction that moves the main branch.
 
     Raises
@@ -120,7 +122,9 @@ def _returning(gone: Mapping[str, str], left: Mapping[str, str]) -> dict[str, ba
     }
 
 
-def _requests(keys: TableKeys, kv: etcd.KeyValue, moved: Undoing, *, by: str, now: float) -> etcd.Txn:
+def _requests(
+    keys: TableKeys, kv: etcd.KeyValue, moved: RollbackDifference, *, by: str, now: float
+) -> etcd.Txn:
     """The part for the requests: what the last operation of each has written is in the table, what an earlier
     one has, or nothing."""
     known = decode(kv.value, UndoneRecord, kv.key).requests if kv.exists else {}
@@ -154,7 +158,11 @@ def _too_many(what: str) -> PreconditionFailed:
 
 
 async def _applied_again(
-    client: EtcdClient, keys: TableKeys, ordering: batches.OrderingRecord, moved: Undoing, now: float
+    client: EtcdClient,
+    keys: TableKeys,
+    ordering: batches.OrderingRecord,
+    moved: RollbackDifference,
+    now: float,
 ) -> tuple[batches.OrderingRecord, etcd.Txn]:
     """The part for batches that come back: where they wait again they must not be applied twice."""
     gone, back = moved.gone, moved.back

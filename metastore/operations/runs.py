@@ -171,7 +171,7 @@ class Taken:
     """The keys of its jobs, without values."""
 
 
-async def take_runner(
+async def take_operation(
     client: EtcdClient, keys: OperationKeys, record: records.RunnerRecord, lease: int
 ) -> Taken | None:
     """IF ``.state = running`` AND no runner has it AND neither it nor its table is paused THEN ``.runner``

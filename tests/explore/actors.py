@@ -37,7 +37,7 @@ from distop.metastore.operations.jobs import (
 )
 from distop.metastore.operations.parking import request_resolve
 from distop.metastore.operations.pausing import pause_operation, resume_operation
-from distop.metastore.operations.runs import Run, give_back, release_runner, take_runner
+from distop.metastore.operations.runs import Run, give_back, release_runner, take_operation
 from distop.metastore.records.member import LeaderRecord
 from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import (
@@ -243,7 +243,7 @@ async def takes(env: Env, name: str, lease: int) -> Any:
         return Next(takes, (name, lease))
     keys = KEYS.operation(OperationId.parse(operation))
     try:
-        taken = await take_runner(env.client, keys, RunnerRecord(member=name), lease)
+        taken = await take_operation(env.client, keys, RunnerRecord(member=name), lease)
     except LeaseLost:
         return "lease lost"
     except DistopError:

@@ -24,7 +24,7 @@ from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.txn import DeleteRange, Put, Txn
 from distop.metastore.members.installation import enter
 from distop.metastore.members.lease import LeaseSession
-from distop.metastore.operations.runs import Taken, index_puts, take_runner
+from distop.metastore.operations.runs import Taken, index_puts, take_operation
 from distop.metastore.records.keyspace import OperationKeys
 from distop.metastore.records.names import prefix_end
 from distop.metastore.records.operation import (
@@ -127,7 +127,7 @@ async def lease(client: EtcdClient, ttl_s: int = LEASE_S) -> AsyncIterator[Lease
 async def take(client: EtcdClient, arg: OperationArg, session: LeaseSession, member: str = "tester") -> Taken:
     """Become the runner of an operation."""
     keys: OperationKeys = client.keyspace.operation(arg.id)
-    taken = await take_runner(client, keys, RunnerRecord(member=member), session.lease_id)
+    taken = await take_operation(client, keys, RunnerRecord(member=member), session.lease_id)
     assert taken is not None
     return taken
 

@@ -22,7 +22,7 @@ from distop.metastore.members.installation import enter
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.operations.ending import seal
 from distop.metastore.operations.jobs import Mark, Outcome, mark_txn, success_record, verdicts
-from distop.metastore.operations.runs import take_runner
+from distop.metastore.operations.runs import take_operation
 from distop.metastore.records.member import LeaderRecord
 from distop.metastore.records.operation import COMMITTING, RUNNING, RunnerRecord
 from support.etcd.restoring import distop, etcd_that_restores, findings, lose, restore, services
@@ -189,7 +189,7 @@ async def test_what_was_held_before_is_held_no_more(tmp_path: Path, prefix: str)
         keys = client.keyspace.operation(operation)
         session = await LeaseSession(client, 60).start()
         epoch = await campaign(client, client.keyspace.table("t"), session, LeaderRecord(member="old"))
-        taken = await take_runner(client, keys, RunnerRecord(member="old"), session.lease_id)
+        taken = await take_operation(client, keys, RunnerRecord(member="old"), session.lease_id)
         assert epoch is not None
         assert taken is not None
         await asyncio.to_thread(distop, etcd.endpoint, prefix, "backup", str(backup))

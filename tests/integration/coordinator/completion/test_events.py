@@ -14,7 +14,7 @@ from distop.cli.main import app
 from distop.client import AsyncClient, Event
 from distop.coordinator.leading import driver
 from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.operations.runs import Run, release_runner, take_runner, wait_again
+from distop.metastore.operations.runs import Run, release_runner, take_operation, wait_again
 from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import HistoryRecord, RunnerRecord
 from distop.metastore.records.record import decode
@@ -27,7 +27,7 @@ from support.waiting import eventually
 
 async def taken(client: LossyClient, operation: OperationId, member: str, lease_id: int) -> Run:
     record, keys = RunnerRecord(member=member, started_at=time.time()), client.keyspace.operation(operation)
-    found = await take_runner(client, keys, record, lease_id)
+    found = await take_operation(client, keys, record, lease_id)
     assert found is not None
     return found.run
 

@@ -12,7 +12,7 @@ from distop.client import AsyncClient, FollowUp, OperationState
 from distop.coordinator.completion.follow_up import FollowUps
 from distop.errors import InvalidArgument, RequestIdReused, UnknownOperationType
 from distop.metastore.members.lease import LeaseSession
-from distop.metastore.operations.runs import take_runner
+from distop.metastore.operations.runs import take_operation
 from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import (
     FollowUpArg,
@@ -118,9 +118,9 @@ async def test_what_follows_on_a_table_that_was_paused_meanwhile_is_held(
     assert (await first.wait()).facts == {"followUp": "t/noop/1"}
     keys = client.keyspace.operation(OperationId.parse("t/noop/1"))
     async with LeaseSession(client, 10) as session:
-        assert await take_runner(client, keys, RunnerRecord(member="m"), session.lease_id) is None
+        assert await take_operation(client, keys, RunnerRecord(member="m"), session.lease_id) is None
         await sdk.table("t").resume()
-        assert await take_runner(client, keys, RunnerRecord(member="m"), session.lease_id) is not None
+        assert await take_operation(client, keys, RunnerRecord(member="m"), session.lease_id) is not None
 
 
 async def test_what_follows_is_shown_what_else_is_active(sdk: AsyncClient, client: LossyClient) -> None:

@@ -14,7 +14,7 @@ from distop.errors import OperationNotFound, PreconditionFailed, TableNotFound, 
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.txn import KeyValue, Put, Txn
 from distop.metastore.operations.pausing import pause_operation, pause_table, resume_operation, resume_table
-from distop.metastore.operations.runs import take_runner
+from distop.metastore.operations.runs import take_operation
 from distop.metastore.operations.starting import StartRequest, TableState, start
 from distop.metastore.records.keyspace import OperationKeys
 from distop.metastore.records.names import OperationId
@@ -256,7 +256,7 @@ async def test_what_is_paused_is_given_to_no_runner(client: LossyClient, of_tabl
     keys = client.keyspace.operation(arg.id)
     await client.put(keys.table_pause if of_table else keys.pause, b"{}")
     async with lease(client) as session:
-        assert await take_runner(client, keys, RunnerRecord(member="m"), session.lease_id) is None
+        assert await take_operation(client, keys, RunnerRecord(member="m"), session.lease_id) is None
         assert await _absent(client, keys.runner)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from distop.catalog.catalog import EtcdCatalog
 from distop.client import AsyncClient, OperationState
-from distop.coordinator.schedules import policy, timekeeping
+from distop.coordinator.schedules import due, timekeeping
 from distop.errors import DistopError, ScheduleExists, ScheduleNotFound, TableNotFound, TablePaused
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.records.names import OperationId
@@ -351,7 +351,7 @@ async def test_tables_with_one_time_are_looked_at_a_few_at_once(
 @pytest.fixture
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timekeeping, "HEADS_EVERY_S", 0.05)
-    monkeypatch.setattr(policy, "AGAIN_S", 0.1)
+    monkeypatch.setattr(due, "AGAIN_S", 0.1)
     monkeypatch.setattr(timekeeping, "AGAIN_S", 0.1)
 
 

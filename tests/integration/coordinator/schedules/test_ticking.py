@@ -21,7 +21,7 @@ import pytest_asyncio
 from distop.coordinator.api.operations import OperationService
 from distop.coordinator.api.schedules import ScheduleService
 from distop.coordinator.schedules import ticking
-from distop.coordinator.schedules.policy import AGAIN_S
+from distop.coordinator.schedules.due import AGAIN_S
 from distop.coordinator.schedules.ticking import Ticker
 from distop.coordinator.starting.planner import Planner
 from distop.coordinator.starting.services import Term

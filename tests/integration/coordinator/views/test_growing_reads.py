@@ -13,7 +13,7 @@ from distop.metastore.etcd.client import LONG, EtcdClient
 from distop.metastore.etcd.txn import DeleteRange, Op, Put, Txn
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.operations.retention import SLACK, forget_batches
-from distop.metastore.operations.runs import take_runner
+from distop.metastore.operations.runs import take_operation
 from distop.metastore.records.operation import JobCountsRecord, RunnerRecord
 from distop.metastore.records.record import encode
 from distop.operations.registry import Registry
@@ -129,7 +129,7 @@ async def test_who_takes_an_operation_with_many_results_keeps_etcd_from_nobody(c
     async with LeaseSession(counting, 10) as session:
         await counting.put(keys.job_counts, encode(JobCountsRecord(succeeded=1500)))
         before = counting.in_txns
-        taken = await take_runner(counting, keys, RunnerRecord(member="m"), session.lease_id)
+        taken = await take_operation(counting, keys, RunnerRecord(member="m"), session.lease_id)
         assert counting.in_txns - before < 10
     assert taken is not None
     assert taken.unfinished == [str(number) for number in range(1500, 1600)]

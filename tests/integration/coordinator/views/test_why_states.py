@@ -31,7 +31,7 @@ from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.members.election import Epoch, campaign
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.operations.ending import seal
-from distop.metastore.operations.runs import take_runner
+from distop.metastore.operations.runs import take_operation
 from distop.metastore.records.member import LeaderRecord, MemberRecord
 from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import (
@@ -81,7 +81,7 @@ class World:
 
     async def take(self, operation: OperationId) -> None:
         keys = self.store.keyspace.operation(operation)
-        assert await take_runner(self.store, keys, RunnerRecord(member="e1"), self.session.lease_id)
+        assert await take_operation(self.store, keys, RunnerRecord(member="e1"), self.session.lease_id)
 
 
 Come: TypeAlias = Callable[[World, str], Awaitable[None]]

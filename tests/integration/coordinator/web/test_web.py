@@ -24,7 +24,7 @@ from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.operations.jobs import count_try
-from distop.metastore.operations.runs import take_runner
+from distop.metastore.operations.runs import take_operation
 from distop.metastore.records.member import MemberRecord
 from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import HistoryRecord, RunnerRecord
@@ -62,7 +62,7 @@ async def test_a_running_operation_fills_its_grid_and_says_why(service, web, cli
         path = url("/operation", str(operation))
         await web.shows(path, "waiting for a runner (0 of 20 jobs done): 1 executor for type noop")
         keys = client.keyspace.operation(operation)
-        assert await take_runner(client, keys, RunnerRecord(member="e1"), session.lease_id)
+        assert await take_operation(client, keys, RunnerRecord(member="e1"), session.lease_id)
         await mark_all(client, operation, map(str, range(7)))
         answer = await web.shows(path, "noop/1 running: 7 of 20 jobs done, run by e1")
         assert answer.text.count('<i class="s"') == 7 + 1  # and the legend
@@ -94,7 +94,7 @@ async def test_jobs_are_listed_by_state_with_their_attempts_and_what_happened(se
         operation = await service.start("t", argument={"partitions": 80}, options=options)
         keys = client.keyspace.operation(operation)
         record = RunnerRecord(member="e1", started_at=1.0)
-        taken = await take_runner(client, keys, record, session.lease_id)
+        taken = await take_operation(client, keys, record, session.lease_id)
         assert taken is not None
         await count_try(client, taken.run, "70", "a0", "IO: first")
         for partition in ("70", "71"):

@@ -27,7 +27,7 @@ from distop.metastore.operations.runs import (
     Taken,
     give_back,
     release_runner,
-    take_runner,
+    take_operation,
     without_result,
 )
 from distop.metastore.records.keyspace import OperationKeys
@@ -273,7 +273,8 @@ async def test_one_of_many_runners_takes_an_operation(runs: Runs) -> None:
     arg = await start_operation(runs.client)
     keys = runs.client.keyspace.operation(arg.id)
     tries = [
-        take_runner(runs.client, keys, RunnerRecord(member=f"m{n}"), runs.session.lease_id) for n in range(8)
+        take_operation(runs.client, keys, RunnerRecord(member=f"m{n}"), runs.session.lease_id)
+        for n in range(8)
     ]
     taken = [one for one in await asyncio.gather(*tries) if one is not None]
     assert len(taken) == 1
@@ -301,7 +302,7 @@ async def test_a_sealed_operation_is_not_taken(runs: Runs) -> None:
     arg = await start_operation(runs.client)
     await set_state(runs.client, arg, ABORTING)
     keys = runs.client.keyspace.operation(arg.id)
-    assert await take_runner(runs.client, keys, RunnerRecord(member="m"), runs.session.lease_id) is None
+    assert await take_operation(runs.client, keys, RunnerRecord(member="m"), runs.session.lease_id) is None
 
 
 async def test_the_unfinished_jobs_are_known_of_small_and_large_operations(runs: Runs) -> None:

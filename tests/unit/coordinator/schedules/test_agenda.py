@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from distop.coordinator.schedules.policy import AGAIN_S
+from distop.coordinator.schedules.due import AGAIN_S
 from distop.coordinator.schedules.timekeeping import Agenda
 from distop.metastore.etcd.client import Listing
 from distop.metastore.etcd.txn import KeyValue
