@@ -274,10 +274,12 @@ async def _load_types(registry: Registry, processes: Processes, threads: Executo
             await processes.load(module)
         except NotLoaded as error:
             failed[f"commit steps of {module}"] = str(error)
-    for what, why in failed.items():
-        log.error("type_not_loaded", extra={"type": what, "error": why})
+    for subject, why in failed.items():
+        log.error("type_not_loaded", extra={"type": subject, "error": why})
     processes.operations = registry.extra
-    return "; ".join(f"it cannot use {what} until it is restarted: {why}" for what, why in failed.items())
+    return "; ".join(
+        f"it cannot use {subject} until it is restarted: {why}" for subject, why in failed.items()
+    )
 
 
 async def _report(
@@ -289,7 +291,7 @@ async def _report(
     while True:
         await asyncio.sleep(REPORT_EVERY_S)
         long = planning.long()[:MAX_REPORTED]
-        calls = [LongCall(table=one.table, what=one.what, since=one.at) for one in long]
+        calls = [LongCall(table=call.table, what=call.label, since=call.at) for call in long]
         words = "; ".join(filter(None, (slow_etcd(session.trips), refused)))
         held_up = still(reported[1] if reported else [], {"": words})
         if (calls, held_up) == reported:
@@ -350,7 +352,7 @@ def _hanging_threads() -> list[str]:
     """Planning or publishing that has not ended shortly after everything else."""
     deadline = time.monotonic() + LAST_S
     names = (ANSWERING, WORKING, CATALOG, WORKERS)
-    ours = [thread for thread in threading.enumerate() if thread.name.startswith(names)]
-    for thread in ours:
+    own = [thread for thread in threading.enumerate() if thread.name.startswith(names)]
+    for thread in own:
         thread.join(max(0.0, deadline - time.monotonic()))
-    return [thread.name for thread in ours if thread.is_alive()]
+    return [thread.name for thread in own if thread.is_alive()]

@@ -71,13 +71,15 @@ def problems(source: str) -> Iterator[Problem]:
 
 
 def _names(node: ast.AST) -> Iterator[str]:
-    """The names that a node defines; those that it only uses are defined elsewhere."""
+    """The names that a node defines; those that it only uses, such as fields of messages, are not its own."""
     match node:
         case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
             yield name
         case ast.arg(arg=name) | ast.MatchAs(name=str(name)) | ast.ExceptHandler(name=str(name)):
             yield name
-        case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
+        case ast.Name(id=name, ctx=ast.Store()):
+            yield name
+        case ast.Attribute(value=ast.Name(id="self"), attr=name, ctx=ast.Store()):
             yield name
         case ast.alias(asname=str(name)):
             yield name

@@ -46,20 +46,20 @@ def _parse(content: bytes) -> dict[str, Identity]:
         text = line.strip()
         if not text or text.startswith("#"):
             continue
-        if (found := _LINE.fullmatch(text)) is None:
+        if (match := _LINE.fullmatch(text)) is None:
             raise InvalidArgument(
                 f"line {number} of the token file is not SUBJECT:SHA256[:GROUP,...]",
                 hint="the hash: printf %s TOKEN | sha256sum",
                 details={"field": "token_file"},
             )
-        groups = frozenset(part.strip() for part in (found["groups"] or "").split(",") if part.strip())
+        groups = frozenset(part.strip() for part in (match["groups"] or "").split(",") if part.strip())
         try:
-            subject = check_subject(found["subject"])
+            subject = check_subject(match["subject"])
         except Unauthenticated as error:
             raise InvalidArgument(
                 f"line {number} of the token file: {error.message}", details={"field": "token_file"}
             ) from None
-        known[found["hash"].lower()] = Identity(subject, groups, "token")
+        known[match["hash"].lower()] = Identity(subject, groups, "token")
     return known
 
 
@@ -121,7 +121,7 @@ def names_of(certificate: bytes) -> dict[str, list[bytes]]:
 
 
 def _texts(context: Mapping[str, Iterable[bytes]], name: str) -> list[str]:
-    return [text for one in context.get(name, ()) if (text := one.decode(errors="replace").strip())]
+    return [text for value in context.get(name, ()) if (text := value.decode(errors="replace").strip())]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,8 +184,8 @@ class Authentication:
             return identity_of(proof.names)
         if len(token) > MAX_TOKEN_BYTES:
             raise Unauthenticated(f"the token is longer than {MAX_TOKEN_BYTES:,} bytes")
-        if self._static is not None and (found := self._static.identity(token)) is not None:
-            return found
+        if self._static is not None and (caller := self._static.identity(token)) is not None:
+            return caller
         if self._issued is not None:
             return await self._issued.identity(token)
         if not self.is_set:

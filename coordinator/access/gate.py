@@ -70,7 +70,7 @@ class Policies:
         self._read_at = self._tried_at = float("-inf")
 
     @property
-    def standing(self) -> PolicyRecord | None:
+    def latest(self) -> PolicyRecord | None:
         """The policy that was read last; another object once it has changed."""
         return self._policy
 
@@ -110,7 +110,7 @@ class Policies:
     async def run(self) -> None:
         """Watch it, until cancelled."""
         woken = asyncio.Event()
-        hearing = asyncio.create_task(kept_running("policy", partial(self._hear, woken)), name="policy")
+        watching = asyncio.create_task(kept_running("policy", partial(self._watch, woken)), name="policy")
         try:
             while True:
                 woken.clear()
@@ -122,9 +122,9 @@ class Policies:
                     async with asyncio.timeout(REREAD_S):
                         await woken.wait()
         finally:
-            hearing.cancel()
+            watching.cancel()
 
-    async def _hear(self, woken: asyncio.Event) -> None:
+    async def _watch(self, woken: asyncio.Event) -> None:
         async with aclosing(watch(self._client, self._client.keyspace.policy)) as changes:
             async for _ in changes:
                 woken.set()
@@ -136,8 +136,8 @@ class Policies:
             space, "grant", by="--admin", target=names, at=time.time(), reason="the first policy"
         )
 
-        def begin(standing: PolicyRecord | None) -> PolicyRecord | None:
-            return changed(None, add=grants) if standing is None else standing
+        def begin(current: PolicyRecord | None) -> PolicyRecord | None:
+            return changed(None, add=grants) if current is None else current
 
         policy = await change_policy(self._client, begin, uuid.uuid4().hex, audit)
         log.info("policy_begun", extra={"admins": names})
@@ -163,7 +163,7 @@ class Gate:
         self._authentication = Authentication(config or IdentityConfig())
 
     @property
-    def tells_apart(self) -> bool:
+    def identifies_callers(self) -> bool:
         """Whether this coordinator can identify callers."""
         return self._authentication.is_set
 
@@ -185,8 +185,8 @@ class Gate:
         try:
             check(who, method, request, self._registry)
         except REFUSALS as refusal:
-            what = required(method, request, self._registry).name if method in RIGHTS else ""
-            await self.denied(method.rpartition("/")[2], refusal, target=what)
+            target = required(method, request, self._registry).name if method in RIGHTS else ""
+            await self.denied(method.rpartition("/")[2], refusal, target=target)
             raise
         return who
 
@@ -211,7 +211,7 @@ class Gate:
             raise
         policy = await self.policies.present()
         if identity is None:
-            if self.tells_apart:
+            if self.identifies_callers:
                 raise Unauthenticated("this service requires authentication")
             if policy is not None:
                 raise Unauthenticated(
@@ -232,7 +232,7 @@ def check(who: Caller, method: str, request: Any, registry: Registry) -> None:
     match needed.scope:
         case Scope.CALLER:
             return
-        case Scope.SEEN:
+        case Scope.VISIBLE:
             if not who.held.grants:
                 raise denied(who, needed.role, "any table")
         case Scope.EVERYTHING:
@@ -253,10 +253,10 @@ def check(who: Caller, method: str, request: Any, registry: Registry) -> None:
             _check_table(who, needed.role, table, denied(who, needed.role, f"table {table!r}"))
 
 
-def denied(who: Caller, role: Role, what: str) -> PermissionDenied:
+def denied(who: Caller, role: Role, tables: str) -> PermissionDenied:
     """The error for a missing role."""
     return PermissionDenied(
-        f"{who.subject!r} does not have the role {role.name.lower()} on {what}",
+        f"{who.subject!r} does not have the role {role.name.lower()} on {tables}",
         details={"subject": who.subject, "role": role.name.lower()},
     )
 

@@ -34,10 +34,10 @@ def matches(pattern: str, text: str) -> bool:
         return False
     at, end = len(first), len(text) - len(last)
     for part in middle:
-        found = text.find(part, at, end)
-        if found < 0:
+        start = text.find(part, at, end)
+        if start < 0:
             return False
-        at = found + len(part)
+        at = start + len(part)
     return True
 
 
@@ -104,7 +104,7 @@ def checked(grant: GrantRecord) -> GrantRecord:
 
 
 def changed(
-    standing: PolicyRecord | None,
+    current: PolicyRecord | None,
     *,
     add: Iterable[GrantRecord] = (),
     remove: Iterable[GrantRecord] = (),
@@ -122,7 +122,7 @@ def changed(
         No caller could change the policy any more.
     """
     kept: dict[tuple[str, str], set[str]] = {}
-    for grant in () if replace or standing is None else standing.grants:
+    for grant in () if replace or current is None else current.grants:
         kept.setdefault((grant.who, grant.role), set()).update(grant.tables)
     for grant in remove:
         for key in [key for key in kept if key[0] == grant.who and grant.role.lower() in ("", key[1])]:
@@ -135,10 +135,10 @@ def changed(
         checked(GrantRecord(who=who, role=role, tables=sorted(tables)))
         for (who, role), tables in sorted(kept.items())
     ]
-    if standing is None and not grants:
+    if current is None and not grants:
         return None
-    if standing is not None and grants == standing.grants:
-        return standing
+    if current is not None and grants == current.grants:
+        return current
     if not any(grant.role == "admin" and ALL in grant.tables for grant in grants):
         raise PreconditionFailed(
             "no admin of all tables would be left to change the policy",

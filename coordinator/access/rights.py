@@ -24,8 +24,8 @@ class Scope(Enum):
     OPERATION = "operation"
     """The table of an operation."""
     NEW_TABLE = "new table"
-    """A table that need not exist: who may not make it is told so."""
-    SEEN = "seen"
+    """A table that need not exist: a caller who may not make it learns that it does not exist."""
+    VISIBLE = "visible"
     """On any table at all: the answer has only what the caller may see."""
     EVERYTHING = "everything"
     """On every table, whatever its name."""
@@ -76,7 +76,7 @@ def _of_fix(request: Any, registry: Registry) -> Role:
 
 
 READER, OPERATOR, WRITER, ADMIN = Role
-TABLE, OPERATION, NEW_TABLE, SEEN, EVERYTHING, CALLER = Scope
+TABLE, OPERATION, NEW_TABLE, VISIBLE, EVERYTHING, CALLER = Scope
 
 RIGHTS = {
     f"/distop.v1.{method}": right
@@ -84,7 +84,7 @@ RIGHTS = {
         "OperationService/StartOperation": Right(OPERATOR, TABLE, "table", raised=_of_types),
         "OperationService/PreviewOperation": Right(OPERATOR, TABLE, "table", raised=_of_types),
         "OperationService/GetOperation": Right(READER, OPERATION, "name"),
-        "OperationService/ListOperations": Right(READER, TABLE, "table", SEEN),
+        "OperationService/ListOperations": Right(READER, TABLE, "table", VISIBLE),
         "OperationService/WatchOperation": Right(READER, OPERATION, "name"),
         "OperationService/CancelOperation": Right(OPERATOR, OPERATION, "name"),
         "OperationService/ResolveOperation": Right(ADMIN, OPERATION, "name"),
@@ -94,7 +94,7 @@ RIGHTS = {
         "OperationService/ListQuarantinedRows": Right(READER, OPERATION, "name"),
         "TableService/CreateTable": Right(WRITER, NEW_TABLE, "name"),
         "TableService/GetTable": Right(READER, TABLE, "name"),
-        "TableService/ListTables": Right(READER, SEEN),
+        "TableService/ListTables": Right(READER, VISIBLE),
         "TableService/ExplainTable": Right(READER, TABLE, "name"),
         "TableService/DescribeTable": Right(READER, TABLE, "name"),
         "TableService/ListSnapshots": Right(READER, TABLE, "table"),
@@ -104,8 +104,8 @@ RIGHTS = {
         "TableService/ResumeTable": Right(OPERATOR, TABLE, "name"),
         "TableService/AlterTable": Right(WRITER, TABLE, "name"),
         "TableService/DropTable": Right(ADMIN, TABLE, "name"),
-        "ClusterService/ListMembers": Right(READER, SEEN),
-        "ClusterService/ListLeaders": Right(READER, SEEN),
+        "ClusterService/ListMembers": Right(READER, VISIBLE),
+        "ClusterService/ListLeaders": Right(READER, VISIBLE),
         "ClusterService/Diagnose": Right(READER, TABLE, "table", EVERYTHING, raised=_of_fix),
         "ClusterService/RemoveKey": Right(ADMIN, EVERYTHING),
         "ClusterService/DrainCoordinator": Right(ADMIN, EVERYTHING),

@@ -144,16 +144,16 @@ def parse(content: bytes) -> Keys:
     """A set of keys (RFC 7517). Unusable kinds are ignored, shared secrets included."""
     try:
         listed: Any = json.loads(content)["keys"]
-        chosen = [one for one in listed if one.get("kty") != "oct" and one.get("use", "sig") == "sig"]
+        chosen = [key for key in listed if key.get("kty") != "oct" and key.get("use", "sig") == "sig"]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InvalidArgument(f"this is not a set of keys: {error}", details={"field": "jwks"}) from None
     keys: Keys = {}
-    for one in chosen[:MAX_KEYS]:
+    for key in chosen[:MAX_KEYS]:
         try:
-            keys[str(one.get("kid", ""))] = jwt.PyJWK(one)
+            keys[str(key.get("kid", ""))] = jwt.PyJWK(key)
         except jwt.PyJWTError as error:
             log.warning(
-                "issuer_key_left_out", extra={"kid": str(one.get("kid", ""))[:100], "error": str(error)}
+                "issuer_key_left_out", extra={"kid": str(key.get("kid", ""))[:100], "error": str(error)}
             )
     if not keys:
         raise InvalidArgument("it contains no usable key", details={"field": "jwks"})
@@ -231,8 +231,8 @@ class IssuedTokens:
                 details={"field": "issuer"},
             )
         self._issuers = {
-            one.url: (one, IssuerKeys(one.url, one.jwks, ca=one.ca, token_file=one.token_file))
-            for one in issuers
+            item.url: (item, IssuerKeys(item.url, item.jwks, ca=item.ca, token_file=item.token_file))
+            for item in issuers
         }
         self._others = tuple(f"{name}:" for name in names if name)
         """What no subject of the issuer without a name may begin with, and no group."""
@@ -248,10 +248,10 @@ class IssuedTokens:
             return known[0]
         try:
             header = jwt.get_unverified_header(token)
-            said = jwt.decode(token, options={"verify_signature": False})
+            claims = jwt.decode(token, options={"verify_signature": False})
         except (jwt.PyJWTError, ValueError, RecursionError):
             raise Unauthenticated("the token is unknown, and is not a JWT") from None
-        issuer = said.get("iss")
+        issuer = claims.get("iss")
         if not isinstance(issuer, str) or issuer not in self._issuers:
             raise Unauthenticated("the token is from an issuer that is not trusted here")
         config, keys = self._issuers[issuer]

@@ -29,7 +29,7 @@ MAX_AUDITED = 2_000
 
 
 class AccessService(distop_pb2_grpc.AccessServiceServicer):
-    """The handlers."""
+    """Handlers of the calls that read and change the policy; stateless."""
 
     def __init__(self, client: EtcdClient, gate: Gate) -> None:
         self._client = client
@@ -43,18 +43,18 @@ class AccessService(distop_pb2_grpc.AccessServiceServicer):
     async def ChangeGrants(  # noqa: N802
         self, request: pb.ChangeGrantsRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.ListGrantsResponse:
-        if not self._gate.tells_apart:
+        if not self._gate.identifies_callers:
             raise PreconditionFailed(
                 "this coordinator cannot identify callers: a policy would lock everyone out",
                 hint="start it with --token-file, --issuer or --tls-client-ca",
             )
         add, remove = [[_record(grant) for grant in grants] for grants in (request.add, request.remove)]
 
-        def change(standing: PolicyRecord | None) -> PolicyRecord | None:
-            return changed(standing, add=add, remove=remove, replace=request.replace)
+        def change(current: PolicyRecord | None) -> PolicyRecord | None:
+            return changed(current, add=add, remove=remove, replace=request.replace)
 
         space, call = self._client.keyspace, request.request_id or uuid.uuid4().hex
-        what = to_json({"add": plain(request)["add"], "remove": plain(request)["remove"]}, "grants")
+        target = to_json({"add": plain(request)["add"], "remove": plain(request)["remove"]}, "grants")
         action = "replace-grants" if request.replace else "change-grants"
         audit = audit_put(
             space,
@@ -64,7 +64,7 @@ class AccessService(distop_pb2_grpc.AccessServiceServicer):
             at=time.time(),
             reason=request.reason,
             request_id=call,
-            argument=what if len(what) <= MAX_AUDITED else to_json({"grants": len(add)}, "grants"),
+            argument=target if len(target) <= MAX_AUDITED else to_json({"grants": len(add)}, "grants"),
         )
         policy = await change_policy(self._client, change, call, audit)
         log.info("grants_changed", extra={"by": request.requested_by, "added": len(add)})

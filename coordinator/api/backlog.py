@@ -105,7 +105,7 @@ class BacklogService(distop_pb2_grpc.BacklogServiceServicer):
     ) -> pb.ListBacklogResponse:
         keys = self._keys(request.table)
         if request.batch:
-            return await self._one(keys, check_batch(request.batch))
+            return await self._batch(keys, check_batch(request.batch))
         size, token = await page_of(self._client, request)
         prefix, begin, end = _range_of(keys, request)
         start = prefix + token.after.encode() + b"\0" if token.after else begin
@@ -130,7 +130,7 @@ class BacklogService(distop_pb2_grpc.BacklogServiceServicer):
             response.next_page_token = PageToken(token.revision, last).encode()
         return response
 
-    async def _one(self, keys: TableKeys, batch: str) -> pb.ListBacklogResponse:
+    async def _batch(self, keys: TableKeys, batch: str) -> pb.ListBacklogResponse:
         """One batch, wherever it is; first where it waits, is being applied or has failed."""
         states = (WAITING, RUNNING, FAILED, DONE)
         places = [("", keys.backlog(batch)), *((state, keys.unordered(state, batch)) for state in states)]
@@ -140,10 +140,10 @@ class BacklogService(distop_pb2_grpc.BacklogServiceServicer):
         if not read.got(0):
             raise TableNotFound.named(keys.name)
         kvs = ((state, read.one(2 + index, key)) for index, (state, key) in enumerate(places))
-        found = [batch_message(batch, state, kv) for state, kv in kvs if kv.exists]
+        batches = [batch_message(batch, state, kv) for state, kv in kvs if kv.exists]
         ordering = ordering_of(read.one(1, keys.ordering))
         return pb.ListBacklogResponse(
-            batches=fitting(found), ordering=ordering_message(keys.name, ordering, read.revision)
+            batches=fitting(batches), ordering=ordering_message(keys.name, ordering, read.revision)
         )
 
     async def SetOrdering(  # noqa: N802
@@ -153,9 +153,9 @@ class BacklogService(distop_pb2_grpc.BacklogServiceServicer):
         given = {name: getattr(request, name) for name in _SETTINGS if request.HasField(name)}
         if given.get("before"):
             await self._check_branches(keys)
-        what = ", ".join(f"{name}={value}" for name, value in given.items())
+        summary = ", ".join(f"{name}={value}" for name, value in given.items())
         call = request.request_id or uuid.uuid4().hex
-        audit = self._audit(keys, "set-ordering", what, request.requested_by, time.time(), call)
+        audit = self._audit(keys, "set-ordering", summary, request.requested_by, time.time(), call)
         record = await set_ordering(self._client, keys, given, request=call, also=(audit,))
         return ordering_message(keys.name, record)
 

@@ -102,13 +102,13 @@ def _problems(message: Message, above: str) -> Iterator[tuple[str, str]]:
         if len(values) > rule.most:
             yield f"{above}{rule.path}", f"has {len(values):,} items, at most {rule.most:,} are allowed"
         elif rule.is_message:
-            for one in values:
-                yield from _problems(one, f"{above}{rule.path}.")
+            for text in values:
+                yield from _problems(text, f"{above}{rule.path}.")
         elif rule.is_text:
             # A character takes at most four bytes: few texts need to be encoded.
             if (
                 4 * max(map(len, values)) > rule.longest
-                and (size := max(len(one.encode()) for one in values)) > rule.longest
+                and (size := max(len(text.encode()) for text in values)) > rule.longest
             ):
                 yield f"{above}{rule.path}", f"is {size:,} bytes long, at most {rule.longest:,} are allowed"
             if rule.is_who and (unseen := unreadable(value)):
@@ -231,7 +231,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
                         waiting.reschedule(loop.time())
 
         looking = asyncio.create_task(look_again(), name="looking again")
-        policy, end = policies.standing, loop.time() + limits.stream_s
+        policy, end = policies.latest, loop.time() + limits.stream_s
         try:
             while not refused:
                 try:
@@ -242,8 +242,8 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
                 except TimeoutError:
                     break
                 # The caller may no longer see what it saw then.
-                if policies.standing is not policy:
-                    policy = policies.standing
+                if policies.latest is not policy:
+                    policy = policies.latest
                     await enter()
                 yield response
             raise (

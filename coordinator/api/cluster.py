@@ -98,12 +98,12 @@ class ClusterService(distop_pb2_grpc.ClusterServiceServicer):
             raise no_token()
         after = Cursor.parse(request.after or "0")
         with continued_listing():
-            found, revision = await read_audit(
+            read, revision = await read_audit(
                 self._client, *trails, limit=size, revision=token.revision, before=token.after, after=after
             )
-        entries = fitting(list(map(entry_message, found)))
+        entries = fitting(list(map(entry_message, read)))
         response = pb.ListAuditResponse(entries=entries)
-        if entries and (len(found) == size or len(entries) < len(found)):
+        if entries and (len(read) == size or len(entries) < len(read)):
             response.next_page_token = PageToken(revision, response.entries[-1].id).encode()
         return response
 
@@ -114,7 +114,13 @@ class ClusterService(distop_pb2_grpc.ClusterServiceServicer):
         index = await self._client.scan(keyspace.active, keys_only=True)
         response = pb.ListLeadersResponse()
         sees = caller().sees
-        tables = sorted({one.table for one, _ in named(index.kvs, keyspace.parse_active) if sees(one.table)})
+        tables = sorted(
+            {
+                operation.table
+                for operation, _ in named(index.kvs, keyspace.parse_active)
+                if sees(operation.table)
+            }
+        )
         gets = [Get(keyspace.table(table).coordinator) for table in tables]
         read = await self._client.read_many(gets)
         for number, (table, get) in enumerate(zip(tables, gets, strict=True)):
@@ -136,11 +142,11 @@ class ClusterService(distop_pb2_grpc.ClusterServiceServicer):
         patience = Patience()
         if request.HasField("patience"):
             patience = Patience(hand_over_s=request.patience.ToNanoseconds() / 1e9)
-        what = Examination(
+        scope = Examination(
             table=table, deep=request.deep, fix=request.fix, patience=patience, by=request.requested_by
         )
         doctor = Doctor(self._client, self._work)
-        async with aclosing(doctor.examine(what)) as examined:
+        async with aclosing(doctor.examine(scope)) as examined:
             async for progress in examined:
                 yield pb.DiagnoseResponse(
                     findings=[finding_message(reported) for reported in progress.reported],

@@ -101,18 +101,18 @@ class Callers:
             raise _busy(f"{caller} sends more than {rate:g} starts a second", (1.0 - left) / rate)
 
     @contextmanager
-    def _held(self, what: str, caller: str, each: int, most: int) -> Iterator[None]:
-        held = self._under_way[what]
+    def _held(self, limit: str, caller: str, each: int, most: int) -> Iterator[None]:
+        held = self._under_way[limit]
         if held[caller] >= each:
-            raise _busy(f"{each:,} {what} of {caller} are in progress, the limit for one caller", _SOON_S)
-        if self._all[what] >= most:
-            raise _busy(f"{most:,} {what} are in progress here, the limit", _SOON_S)
+            raise _busy(f"{each:,} {limit} of {caller} are in progress, the limit for one caller", _SOON_S)
+        if self._all[limit] >= most:
+            raise _busy(f"{most:,} {limit} are in progress here, the limit", _SOON_S)
         held[caller] += 1
-        self._all[what] += 1
+        self._all[limit] += 1
         try:
             yield
         finally:
-            self._all[what] -= 1
+            self._all[limit] -= 1
             held[caller] -= 1
             if not held[caller]:
                 del held[caller]

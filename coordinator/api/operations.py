@@ -172,7 +172,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
         started = await start(self._client, keys, wanted, make_arg, compatible=compatible, guess=guess)
         operation = started.operation
         if started.arg is None:
-            return await self._found(wanted, started)
+            return await self._existing(wanted, started)
         if (on := started.state) is not None:
             kvs = (on.run_ops_kv, on.next_instance_kv, KeyValue.missing(keys.pause), *on.planned_on)
             cache.add(kvs, on.revision)
@@ -197,7 +197,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
             table=body.table, type=body.type, preview_json=shown, revision=state.revision
         )
 
-    async def _found(self, wanted: StartRequest, started: Started) -> pb.Operation:
+    async def _existing(self, wanted: StartRequest, started: Started) -> pb.Operation:
         """The operation that a request has started before; it may be remembered longer than the operation."""
         try:
             message = await self._get(started.operation)
@@ -248,9 +248,9 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
             uuid = decode(ended.value, HistoryRecord, ended.key).uuid
         limit_s = min(context.time_remaining() or DEFAULT_CALL_S, DEFAULT_CALL_S)
         given = read_traces, record.location, storage_of(record), operation, uuid
-        what = "reading stack traces"
-        found = await self._planner.work.blocking(record.name, what, *given, limit_s=limit_s)
-        return pb.ListTracesResponse(traces=[message_of(pb.Trace, one) for one in found])
+        label = "reading stack traces"
+        traces = await self._planner.work.blocking(record.name, label, *given, limit_s=limit_s)
+        return pb.ListTracesResponse(traces=[message_of(pb.Trace, trace) for trace in traces])
 
     async def ListQuarantinedRows(  # noqa: N802
         self, request: pb.ListQuarantinedRowsRequest, context: grpc.aio.ServicerContext[Any, Any]

@@ -96,9 +96,9 @@ class StoredCalls:
         hang.
         """
         limit_s = min(STORAGE_S, _PART * _left_s())
-        what = f"a look into the storage of table {table.name!r}"
+        label = f"a look into the storage of table {table.name!r}"
         try:
-            return await self._work.blocking(table.name, what, read, limit_s=limit_s)
+            return await self._work.blocking(table.name, label, read, limit_s=limit_s)
         except CallTimeout:
             raise PreconditionFailed(
                 f"the storage of table {table.name!r} has not answered for {max(limit_s, 0):.1f} s",
@@ -110,9 +110,9 @@ class StoredCalls:
                 f"the storage of table {table.name!r} cannot be read: {error}", details={"table": table.name}
             ) from error
 
-    async def _in_thread(self, table: str, what: str, call: Callable[..., T], *args: object) -> T:
+    async def _in_thread(self, table: str, label: str, call: Callable[..., T], *args: object) -> T:
         """Run blocking code for a table, until the caller's deadline."""
-        return await self._work.blocking(table, what, call, *args, limit_s=min(LIMIT_S, _left_s()))
+        return await self._work.blocking(table, label, call, *args, limit_s=min(LIMIT_S, _left_s()))
 
 
 def _left_s() -> float:
@@ -174,17 +174,17 @@ class PublishedCalls(StoredCalls, distop_pb2_grpc.TableServiceServicer):
             raise InvalidArgument("page_size is negative", details={"field": "page_size"})
         size = min(request.page_size or DEFAULT_PAGE, MAX_PAGE)
         table, head = await self._published(request.table)
-        found = await self._from_storage(table, lambda: snapshots_of(table, head))
+        snapshots = await self._from_storage(table, lambda: snapshots_of(table, head))
         first = 0
         if request.page_token:
             # The last one of the page before: newer ones may have appeared, older ones may be gone.
             last = PageToken.decode(request.page_token).after
-            ids = [str(one.snapshot_id) for one in found]
+            ids = [str(snapshot.snapshot_id) for snapshot in snapshots]
             if last not in ids:
                 raise no_token()
             first = ids.index(last) + 1
-        response = pb.ListSnapshotsResponse(snapshots=found[first : first + size])
-        if first + size < len(found):
+        response = pb.ListSnapshotsResponse(snapshots=snapshots[first : first + size])
+        if first + size < len(snapshots):
             response.next_page_token = PageToken(1, str(response.snapshots[-1].snapshot_id)).encode()
         return response
 
@@ -226,12 +226,12 @@ class PublishedCalls(StoredCalls, distop_pb2_grpc.TableServiceServicer):
     ) -> pb.GetWatermarksResponse:
         _check(request)
         keys = self._client.keyspace.table(check_table_name(request.table))
-        place = "/".join(filter(None, (request.source, request.partition))) or "all sources"
+        target = "/".join(filter(None, (request.source, request.partition))) or "all sources"
         audit = audit_put(
             keys,
             f"{request.action}-watermarks",
             by=request.requested_by,
-            target=f"{place} = {request.value}" if request.value else place,
+            target=f"{target} = {request.value}" if request.value else target,
             reason=request.reason,
             at=time.time(),
         )
@@ -241,14 +241,14 @@ class PublishedCalls(StoredCalls, distop_pb2_grpc.TableServiceServicer):
             return await self._in_thread(keys.name, "changing watermarks", changed)
 
         await change_watermarks(self._client, keys, change, audit)
-        log.info("watermarks_changed", extra={"table": keys.name, "how": request.action, "what": place})
+        log.info("watermarks_changed", extra={"table": keys.name, "how": request.action, "what": target})
         await prune_softly(self._client, keys.audit_prefix)
         return await self._watermarks(keys.name, request.source)
 
     def _changed(
         self, request: pb.ChangeWatermarksRequest, before: Marks, table: TableRecord, head: Head | None
     ) -> tuple[Marks, Txn]:
-        """Blocks."""
+        """The marks and the transaction of a change; reads the storage, so it blocks."""
         source, partition = request.source, request.partition
         if request.action == "rewind":
             from distop.coordinator.views.contents import rewound_watermarks
@@ -259,10 +259,10 @@ class PublishedCalls(StoredCalls, distop_pb2_grpc.TableServiceServicer):
             return before.then({source: {partition: request.value}}), Txn()
         known = [name for _, name, _ in islice(before.of_source(source), 5)]
         if not known or (partition and before.value(source, partition) is None):
-            what = f"partition {partition!r} of source {source!r}" if known else f"source {source!r}"
+            subject = f"partition {partition!r} of source {source!r}" if known else f"source {source!r}"
             others = dict.fromkeys(name for name, _, _ in islice(before.between(b"", b"\xff"), 100))
             raise NotFound(
-                f"table {request.table!r} has no watermark of {what}",
+                f"table {request.table!r} has no watermark of {subject}",
                 hint=f"it has: {', '.join(known or list(others)[:5]) or 'none'}",
                 details={"field": "partition" if known else "source"},
             )
@@ -305,7 +305,7 @@ def _folder(marks: Marks, source: str) -> dict[str, dict[str, str]]:
     """The one watermark of a folder that replaces those of its files: the newest of them."""
     around, _, name = source.rpartition("/")
     values = (value for _, _, value in marks.of_source(source))
-    newest = reduce(lambda one, other: other if is_after(other, one) else one, values)
+    newest = reduce(lambda mark, other: other if is_after(other, mark) else mark, values)
     try:
         datetime.fromisoformat(newest)
     except ValueError:
@@ -316,8 +316,8 @@ def _folder(marks: Marks, source: str) -> dict[str, dict[str, str]]:
             hint="only sources ingested with --new-only can be compacted",
             details={"field": "source"},
         )
-    standing = marks.value(around, name)
-    return {around: {name: standing if standing is not None and is_after(standing, newest) else newest}}
+    current = marks.value(around, name)
+    return {around: {name: current if current is not None and is_after(current, newest) else newest}}
 
 
 class IndexService(StoredCalls, distop_pb2_grpc.IndexServiceServicer):

@@ -157,14 +157,14 @@ class ScheduleService(distop_pb2_grpc.ScheduleServiceServicer):
             # From now on: also if a wrong clock has already decided future ticks.
             return msgspec.structs.replace(record, pause=None, tick=now) if record.pause is not None else None
 
-        standing: ScheduleRecord | None
+        changed: ScheduleRecord | None
         match request.action:
             case "pause":
-                standing = await change_schedule(self._client, keys, name, paused, **once)
+                changed = await change_schedule(self._client, keys, name, paused, **once)
             case "resume":
-                standing = await change_schedule(self._client, keys, name, resumed, **once)
+                changed = await change_schedule(self._client, keys, name, resumed, **once)
             case "remove":
-                standing = await remove_schedule(self._client, keys, name, **once)
+                changed = await remove_schedule(self._client, keys, name, **once)
             case other:
                 raise InvalidArgument(
                     f"{other!r} is not an action on a schedule",
@@ -172,9 +172,9 @@ class ScheduleService(distop_pb2_grpc.ScheduleServiceServicer):
                     details={"field": "action"},
                 )
         log.info("schedule_controlled", extra={"table": keys.name, "schedule": name, "action": action})
-        if standing is None:
+        if changed is None:
             return pb.Schedule(table=keys.name, name=name)
-        return schedule_message(keys.name, name, standing)
+        return schedule_message(keys.name, name, changed)
 
     async def RunSchedule(  # noqa: N802
         self, request: pb.RunScheduleRequest, context: grpc.aio.ServicerContext[Any, Any]

@@ -66,7 +66,7 @@ async def start_server(
     distop_pb2_grpc.add_AccessServiceServicer_to_server(AccessService(client, gate), server)
     health = health_aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
-    names = [one.full_name for one in distop_pb2.DESCRIPTOR.services_by_name.values()]
+    names = [descriptor.full_name for descriptor in distop_pb2.DESCRIPTOR.services_by_name.values()]
     reflection.enable_server_reflection(
         [*names, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME],
         server,

@@ -69,7 +69,7 @@ T = TypeVar("T")
 
 REMEMBERED = 16
 """Request ids of the last alterations, or of the creation, kept in the table's record."""
-MAX_TOLD = 1000
+MAX_SUMMARY = 1000
 """Characters of the changes in an entry of the audit trail."""
 
 
@@ -116,11 +116,11 @@ class Altering:
                 return None, False  # the table may now consist of what was written
             await discard()
             running = await self._running(keys, run_ops.value)
-            standing = decode(head.value, Head, head.key) if head.exists else None
-            made = await self._blocking(keys.name, self._made, record, standing, changes, running)
+            current = decode(head.value, Head, head.key) if head.exists else None
+            made = await self._blocking(keys.name, self._made, record, current, changes, running)
             written.append(made)
             new = msgspec.structs.replace(made.record, altered=[*record.altered, request_id][-REMEMBERED:])
-            summary = "; ".join(change.summary for change in changes)[:MAX_TOLD]
+            summary = "; ".join(change.summary for change in changes)[:MAX_SUMMARY]
             audit = audit_put(
                 keys,
                 "alter-table",
@@ -284,8 +284,8 @@ class TableService(PublishedCalls):
         keys = self._client.keyspace.table(record.name)
         by, at = record.created_by, record.created_at
         trails = (keys, keys.keyspace)
-        tells = partial(audit_put, action="create-table", target=record.name, request_id=request_id)
-        audit = [tells(trail, by=by, at=at) for trail in trails]
+        entry = partial(audit_put, action="create-table", target=record.name, request_id=request_id)
+        audit = [entry(trail, by=by, at=at) for trail in trails]
         puts = (*table_puts(keys, record), *audit)
         tombstone, claim = keys.keyspace.dropped(record.name), LocationClaim.of(keys.keyspace, record)
         # A late copy finds the entry of the first: a table that was dropped since stays so.
@@ -300,11 +300,11 @@ class TableService(PublishedCalls):
             )
 
         async def decide(read: TxnResult) -> tuple[Txn | None, None]:
-            standing, dropped = read.one(0, keys.table), read.one(1, tombstone)
+            current, dropped = read.one(0, keys.table), read.one(1, tombstone)
             if read.one(2, keys.view).exists:
                 raise TableExists(f"{record.name!r} is the name of a view", details={"table": record.name})
-            if standing.exists:
-                if request_id in decode(standing.value, TableRecord, standing.key).altered:
+            if current.exists:
+                if request_id in decode(current.value, TableRecord, current.key).altered:
                     return None, None
                 raise TableExists(f"table {record.name!r} already exists", details={"table": record.name})
             if read.one(3, once).exists:
@@ -337,9 +337,9 @@ class TableService(PublishedCalls):
         response = pb.ListTablesResponse()
         with continued_listing():
             names, last = await first_tables(self._client, size, revision=token.revision, after=token.after)
-            found = await read_table_messages(self._client, names, token.revision)
-        response.tables.extend(fitting(found))
-        if len(response.tables) < len(found):
+            tables = await read_table_messages(self._client, names, token.revision)
+        response.tables.extend(fitting(tables))
+        if len(response.tables) < len(tables):
             last = response.tables[-1].name
         if last:
             response.next_page_token = PageToken(token.revision, last).encode()
@@ -408,9 +408,9 @@ class TableService(PublishedCalls):
         table = decode(kv.value, TableRecord, kv.key)
         _check_meant(table, meant)
         claim = LocationClaim.of(keys.keyspace, table)
-        standing = await self._client.get(claim.key)
-        if not claim.is_mine(standing):
-            claim.check([[standing]] if standing.exists else [])
+        current = await self._client.get(claim.key)
+        if not claim.is_mine(current):
+            claim.check([[current]] if current.exists else [])
             raise LocationNotOwned(
                 f"table {table.name!r} has no claim to its location {table.location}",
                 hint="run distop doctor, or drop it without --purge",

@@ -91,7 +91,7 @@ class Drainer:
         )
         self._unordered = UnorderedBatches(services, term, self._launcher)
         self.reader = Reader(services.client, term.keys)
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         self._again_s = FIRST_PAUSE_S
         """How long to wait for an event while unordered batches are left that the last look has not seen."""
         self._due = 0, 0.0
@@ -111,21 +111,21 @@ class Drainer:
         """
         self.reader.begin(revision)
         if work:
-            self.heed()
+            self.notify()
         else:
-            self.resting = not self._news.is_set()
+            self.resting = not self._changed.is_set()
 
-    def heed(self) -> None:
+    def notify(self) -> None:
         """Something has changed that may let a batch go on."""
         self.resting, self._again_s = False, FIRST_PAUSE_S
-        self._news.set()
+        self._changed.set()
 
     def arrived(self, key: bytes) -> None:
         """A batch has come, or has changed: nothing to do while others are being applied."""
         self.reader.came(key)
         self.resting = False
         if not self._flying:
-            self._news.set()
+            self._changed.set()
 
     async def run(self) -> None:
         """Drain until cancelled; raises when the epoch is over."""
@@ -134,11 +134,11 @@ class Drainer:
             try:
                 # While a batch waits, a decision may concern another one.
                 async with asyncio.timeout(pause or (self._again_s if self.reader.more else LOOK_AGAIN_S)):
-                    await self._news.wait()
+                    await self._changed.wait()
             except TimeoutError:
                 if not pause:
                     self._again_s = min(2.0 * self._again_s, LOOK_AGAIN_S)
-            self._news.clear()
+            self._changed.clear()
             self._term.check()
             try:
                 pause, failures = await self._look(), 0
@@ -154,7 +154,7 @@ class Drainer:
                     min(FIRST_PAUSE_S * 2.0**failures, LONGEST_PAUSE_S) * random.uniform(0.5, 1.0)
                 )
                 failures, pause = min(failures + 1, 10), 0.0
-                self._news.set()
+                self._changed.set()
 
     async def _look(self) -> float:
         """Do the next thing; return the seconds until the next look, 0 to wait for events."""
@@ -178,7 +178,7 @@ class Drainer:
                 reached("batch.back.before")
                 txn = await put_back(self._client, self._keys, backlog.ordering_kv)
                 await self._settled(txn, lambda: reached("batch.back.after"))
-                self._news.set()
+                self._changed.set()
                 return 0.0
             case Drop(staged):
                 return await self._drop(backlog, staged)
@@ -223,7 +223,7 @@ class Drainer:
         # Refused: it has just finished; the next look shows that.
         reached("batch.free.before")
         await self._settled(txn, lambda: reached("batch.free.after"))
-        self._news.set()
+        self._changed.set()
 
     async def _rest(self, backlog: Backlog) -> None:
         """Record in etcd that a leader need not look, unless something has changed since this look."""
@@ -232,9 +232,9 @@ class Drainer:
             txn = Txn((unchanged(index),), (DeleteRange(index.key),))
             reached("batch.rest.before")
             if not await self._settled(txn, lambda: reached("batch.rest.after")):
-                self._news.set()
+                self._changed.set()
                 return
-        self.resting = not self._news.is_set()
+        self.resting = not self._changed.is_set()
         self._rested()
 
     # -- applying --------------------------------------------------------------------------------------
@@ -344,7 +344,7 @@ class Drainer:
             await self._put(backlog, rest)
             return 0.0
         if launched is Launched.STARTED:
-            self._news.set()
+            self._changed.set()
         return FIRST_PAUSE_S if launched is Launched.LOST else 0.0
 
     def _staging(self, type_name: str) -> Staging:
@@ -382,7 +382,7 @@ class Drainer:
         txn = Txn((unchanged(backlog.ordering_kv),), (Put(self._keys.ordering, encode(ordering)),))
         reached("batch.note.before")
         await self._settled(txn, lambda: reached("batch.note.after"))
-        self._news.set()
+        self._changed.set()
 
     async def _failed(self, backlog: Backlog, first: Waiting, error: Exception) -> float:
         """A batch whose operation could not be started: the failure is counted, or the batch blocks the
@@ -427,7 +427,7 @@ class Drainer:
         await self._settled(txn, lambda: reached("batch.note.after"))
         fields = {"table": self._keys.name, "batch": first.name, "attempts": record.attempts, "error": error}
         log.warning("batch_not_started", extra={**fields, "blocked": bool(code)}, exc_info=defect)
-        self._news.set()
+        self._changed.set()
 
     async def _settled(self, txn: Txn, replied: Callable[[], None]) -> bool:
         return await self._launcher.settled(txn, replied)
@@ -443,7 +443,7 @@ class Drainer:
         await self._settled(txn, lambda: reached("batch.part.after"))
         names = [waiting.name for waiting in batches]
         log.info("batches_parted", extra={"table": self._keys.name, "batches": names, "error": str(error)})
-        self._news.set()
+        self._changed.set()
         return 0.0
 
 

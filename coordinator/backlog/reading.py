@@ -29,7 +29,7 @@ WINDOW = 500
 """Batches after which a window ends. A look covers half of it on average; to find the next one etcd counts
 all that wait."""
 
-HEAR_S = 0.5
+EVENT_S = 0.5
 """How long the watch event of a new batch may take before everything is read instead."""
 
 
@@ -47,31 +47,31 @@ class Reader:
         """New batches since the last read was sent."""
         self._unordered_after = self._last_unordered = b""
         """Keys after which the unordered batches of this read begin, and of the next; empty: the first."""
-        self._told: set[int] = set()
+        self._logged: set[int] = set()
         """Revisions of the batches that were logged as unreadable."""
-        self._heard_up_to = 0
-        self._heard = asyncio.Event()
+        self._observed_revision = 0
+        self._observed = asyncio.Event()
 
     def begin(self, revision: int) -> None:
         """A watch shows what comes after this revision, and nothing before it."""
         self._late = True
-        self.heard(revision)
+        self.observe(revision)
 
     def came(self, key: bytes) -> None:
         """A batch was written at this key."""
         self._late = self._late or key <= self._cursor
         self._lowest = key if self._lowest is None else min(key, self._lowest)
 
-    def heard(self, revision: int) -> None:
+    def observe(self, revision: int) -> None:
         """The watch has shown everything up to this revision."""
-        self._heard_up_to = max(revision, self._heard_up_to)
-        self._heard.set()
+        self._observed_revision = max(revision, self._observed_revision)
+        self._observed.set()
 
     async def read(self) -> Backlog:
         """The backlog at one revision: the first ordered batches, and the next unordered ones."""
         whole, self._unordered_after = self._late, self._last_unordered
         backlog = await self._read()
-        if not whole and not await self._has_heard(backlog.index_kv.mod_revision):
+        if not whole and not await self._has_observed(backlog.index_kv.mod_revision):
             self._late = True
         return backlog if whole or not self._late else await self._read()
 
@@ -80,14 +80,14 @@ class Reader:
         """Whether there are unordered batches that the last read has left out."""
         return bool(self._unordered_after or self._last_unordered)
 
-    async def _has_heard(self, revision: int) -> bool:
+    async def _has_observed(self, revision: int) -> bool:
         """Whether every batch of that read is known: each is written together with the index."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(HEAR_S):
-                while self._heard_up_to < revision:
-                    self._heard.clear()
-                    await self._heard.wait()
-        return self._heard_up_to >= revision
+            async with asyncio.timeout(EVENT_S):
+                while self._observed_revision < revision:
+                    self._observed.clear()
+                    await self._observed.wait()
+        return self._observed_revision >= revision
 
     async def _read(self) -> Backlog:
         keys, whole = self._keys, self._late
@@ -137,9 +137,9 @@ class Reader:
             record = decode(kv.value, BatchRecord, kv.key)
             name = kv.key[len(prefix) :].decode()
         except (CorruptRecord, UnicodeDecodeError) as error:
-            if kv.mod_revision not in self._told:
+            if kv.mod_revision not in self._logged:
                 log.error("batch_unreadable", extra={"table": self._keys.name, "error": str(error)})
-            self._told.add(kv.mod_revision)
+            self._logged.add(kv.mod_revision)
             return None
         return Waiting(name=name, record=record, kv=kv)
 
@@ -151,14 +151,14 @@ class _Reach:
         self._client, self._last = client, prefix_end(prefix)
         self.end = self._last
 
-    async def misses(self, found: Sequence[KeyValue]) -> bool:
+    async def misses(self, window: Sequence[KeyValue]) -> bool:
         """Whether more may exist after the window than was found in it: then it is read again, up to the end.
         With many keys up to the end, the next time uses a window."""
-        if len(found) < MAX_TOGETHER:
+        if len(window) < MAX_TOGETHER:
             narrow, self.end = self.end != self._last, self._last
             return narrow
         if self.end == self._last:
-            page = await self._client.get_range(found[0].key, self._last, keys_only=True, limit=WINDOW)
+            page = await self._client.get_range(window[0].key, self._last, keys_only=True, limit=WINDOW)
             if page.more:
                 self.end = page.kvs[-1].key + b"\0"
         return False

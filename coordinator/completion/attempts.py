@@ -94,9 +94,9 @@ class Parking:
             parked=publishes and (is_last or isinstance(cause, PermanentStepError)),
         )
         if step is not None:
-            found = step.record
+            logged = step.record
             record = msgspec.structs.replace(
-                record, step=found.step, index=step.index, skippable=is_skippable(found)
+                record, step=logged.step, index=step.index, skippable=is_skippable(logged)
             )
         noted = await self._note(term, tracked, record)
         if noted and record.parked:
@@ -129,17 +129,17 @@ class Parking:
         )
         return record, (before.next_at or now) >= record.until
 
-    async def runs_long(self, term: Term, tracked: Tracked, what: str) -> None:
+    async def runs_long(self, term: Term, tracked: Tracked, label: str) -> None:
         """Record what the completion of an operation waits for; empty: for nothing any more."""
-        since = self._wall() if what else 0.0
-        record = msgspec.structs.replace(tracked.completion, running=what, running_since=since)
+        since = self._wall() if label else 0.0
+        record = msgspec.structs.replace(tracked.completion, running=label, running_since=since)
         await self._note(term, tracked, record)
 
     async def keep_trace(self, tracked: Tracked, error: Exception) -> None:
         """Store the stack trace of user code, for ``distop logs``."""
-        arg, what = tracked.arg, "keeping a stack trace"
+        arg, label = tracked.arg, "keeping a stack trace"
         with suppress(CallTimeout, Busy):  # of a hanging storage: the failure is counted anyway
-            await self._work.blocking(arg.table, what, keep_trace, arg, error, limit_s=TRACE_S)
+            await self._work.blocking(arg.table, label, keep_trace, arg, error, limit_s=TRACE_S)
 
     async def _note(self, term: Term, tracked: Tracked, record: CompletionRecord) -> bool:
         """Record how an attempt has failed; ``False`` if the operation's state has changed meanwhile."""
@@ -180,7 +180,7 @@ class Parking:
 
 T = TypeVar("T")
 
-TELL_S = LONG_S
+NOTE_AFTER_S = LONG_S
 """Seconds after which a running call is recorded."""
 
 
@@ -199,7 +199,7 @@ class Outside:
         self,
         term: Term,
         tracked: Tracked,
-        what: str,
+        label: str,
         call: Call[T],
         kind: DistributedOperation | None = None,
     ) -> T:
@@ -207,9 +207,9 @@ class Outside:
 
         Raises :class:`Interrupted` if :meth:`interrupt` has ended it.
         """
-        named = f"{what} of {tracked.arg.id}"
+        named = f"{label} of {tracked.arg.id}"
         calling = self._work.user(kind, tracked.arg.table, named, call, check=term.check)
-        return await self.followed(term, tracked, what, calling)
+        return await self.followed(term, tracked, label, calling)
 
     async def asked(
         self, term: Term, tracked: Tracked, method: str, call: Call[T], kind: DistributedOperation
@@ -219,24 +219,24 @@ class Outside:
         return await (asking if is_own(kind, method) else self.followed(term, tracked, method, asking))
 
     async def blocking(
-        self, term: Term, tracked: Tracked, what: str, call: Callable[..., T], *args: Any
+        self, term: Term, tracked: Tracked, label: str, call: Callable[..., T], *args: Any
     ) -> T:
         """Run blocking code of distop for an operation; raises as :meth:`run`, and as :meth:`Work.blocking`:
         an interrupted call continues in its thread, and its result is dropped."""
-        named = f"{what} of {tracked.arg.id}"
+        named = f"{label} of {tracked.arg.id}"
         calling = self._work.blocking(tracked.arg.table, named, call, *args)
-        return await self.followed(term, tracked, what, calling)
+        return await self.followed(term, tracked, label, calling)
 
-    async def followed(self, term: Term, tracked: Tracked, what: str, call: Coroutine[Any, Any, T]) -> T:
+    async def followed(self, term: Term, tracked: Tracked, label: str, call: Coroutine[Any, Any, T]) -> T:
         """Run a call for an operation; records that it takes long, and :meth:`interrupt` can end it."""
         calling = asyncio.create_task(call)
         self._calls[tracked.keys.root] = calling
         try:
-            done, _ = await asyncio.wait({calling}, timeout=TELL_S)
+            done, _ = await asyncio.wait({calling}, timeout=NOTE_AFTER_S)
             if not done:
-                await self._tell(term, tracked, what)
+                await self._note_long(term, tracked, label)
                 await asyncio.wait({calling})
-                await self._tell(term, tracked, "")
+                await self._note_long(term, tracked, "")
             if calling.cancelled():
                 raise Interrupted
             return calling.result()
@@ -245,9 +245,9 @@ class Outside:
             calling.cancel()
             await asyncio.gather(calling, return_exceptions=True)
 
-    async def _tell(self, term: Term, tracked: Tracked, what: str) -> None:
+    async def _note_long(self, term: Term, tracked: Tracked, label: str) -> None:
         try:
-            await self._parking.runs_long(term, tracked, what)
+            await self._parking.runs_long(term, tracked, label)
         except LeadershipLost:
             raise
         except DistopError as error:  # the call itself goes on

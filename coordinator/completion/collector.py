@@ -52,8 +52,8 @@ class Collector:
         if history.uuid != tracked.arg.uuid:
             return
         jobs = await read_jobs(self._client, tracked.keys) if history.outcome == "success" else {}
-        what = f"sweeping the files of {tracked.arg.id}"
-        removed = await self._work.blocking(keys.name, what, sweep, tracked.arg, history, jobs)
+        label = f"sweeping the files of {tracked.arg.id}"
+        removed = await self._work.blocking(keys.name, label, sweep, tracked.arg, history, jobs)
         if removed:
             fields = {"table": keys.name, "operation": str(tracked.arg.id), "files": removed}
             log.info("staged_files_swept", extra=fields)
@@ -80,8 +80,8 @@ class Collector:
             if not overrides(kind, "sweep_operation") or history.facts.get(NOT_UNDONE):
                 return
             view = OperationView(arg=arg, jobs=jobs, token=token_of(arg), error=error)
-            what, call = f"sweep_operation of {arg.id}", partial(hook, "sweep_operation", view)
-            await self._work.user(kind, arg.table, what, call, check=term.check)
+            label, call = f"sweep_operation of {arg.id}", partial(hook, "sweep_operation", view)
+            await self._work.user(kind, arg.table, label, call, check=term.check)
         except OF_THE_WORLD:
             raise
         except Exception as raised:

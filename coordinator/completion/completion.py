@@ -119,7 +119,9 @@ class Finishing:
             share = await share_of(
                 self._client, keys, tracked.arg, failure=failure, now=self._wall(), result=history
             )
-            for undoes in (one.undoes for one in contributions if one.undoes is not None):
+            for undoes in (
+                contribution.undoes for contribution in contributions if contribution.undoes is not None
+            ):
                 share += await rollback_txn(self._client, keys, undoes, by=str(operation), now=self._wall())
             if tracked.arg.series and failure is None:
                 history, line = await continued(self._client, keys, tracked.arg, history)
@@ -372,17 +374,21 @@ class Completion:
             base = await self._base(keys, arg)
             run_ops = base.run_ops
             if steps or arg.watermarks:
-                context, what = context_of(keys, base, view), "preparing the commit"
-                contributions = await self.outside.blocking(term, tracked, what, prepare, context, steps)
+                context, label = context_of(keys, base, view), "preparing the commit"
+                contributions = await self.outside.blocking(term, tracked, label, prepare, context, steps)
             try:
                 prepared = self._follow_ups.prepare(keys, arg, base, joined(contributions))
                 if arg.then is not None:
                     prepared = self.outside.followed(term, tracked, "planning its follow-up", prepared)
-                follow_up, said = await prepared
+                follow_up, launch_facts = await prepared
             except BaseException:
                 await self._finishing.discard(keys, contributions)
                 raise
-            facts = facts | {name: fact for one in contributions for name, fact in one.facts.items()} | said
+            facts = (
+                facts
+                | {name: fact for contribution in contributions for name, fact in contribution.facts.items()}
+                | launch_facts
+            )
         history = self._finishing.history(tracked, "success", facts=facts)
         return await self._finishing.send(term, tracked, run_ops, history, contributions, follow_up)
 

@@ -65,7 +65,7 @@ class Base:
 
 
 async def read_base(client: EtcdClient, keys: TableKeys, arg: OperationArg) -> Base:
-    """Read it."""
+    """Read the base of a finish, at one revision."""
     wanted = [keys.table, keys.head, keys.watermarks, keys.run_ops]
     if arg.object:
         wanted.append(keys.index(arg.object))
@@ -109,12 +109,12 @@ async def read_view(client: EtcdClient, tracked: Tracked) -> OperationView:
     Raises :class:`Interrupted` if its state is another one now: after a finish whose replies were all lost
     there are no results any more.
     """
-    found = await client.scan(tracked.keys.prefix)
-    state = next((kv.value for kv in found.kvs if kv.key == tracked.keys.state), b"")
+    keys = await client.scan(tracked.keys.prefix)
+    state = next((kv.value for kv in keys.kvs if kv.key == tracked.keys.state), b"")
     if state != tracked.state:
-        tracked.set_state(state, found.revision)
+        tracked.set_state(state, keys.revision)
         raise Interrupted
-    jobs = _jobs_among(found.kvs, tracked.keys)
+    jobs = _jobs_among(keys.kvs, tracked.keys)
     if tracked.arg.dynamic and tracked.state == COMMITTING:
         check_run(tracked.arg, jobs, tracked.run)
     return OperationView(arg=tracked.arg, jobs=jobs, token=token_of(tracked.arg))
@@ -202,11 +202,11 @@ def work_out(context: FinishContext, steps: list[StepRecord]) -> CommitSequence:
         kind = default_registry().kind(record.step)
         if issubclass(kind, StepPlan):
             expanded = kind(record.argument).expand(context)
-            for one in expanded:
-                if not issubclass(default_registry().kind(one.step), ExternalStep):
-                    raise InvalidArgument(f"{record.step!r} expands to {one.step!r}, which is not external")
+            for step in expanded:
+                if not issubclass(default_registry().kind(step.step), ExternalStep):
+                    raise InvalidArgument(f"{record.step!r} expands to {step.step!r}, which is not external")
                 # A plan's own stages begin at the stage of the plan.
-                records.append(msgspec.structs.replace(one, stage=record.stage + one.stage))
+                records.append(msgspec.structs.replace(step, stage=record.stage + step.stage))
         elif issubclass(kind, ExternalStep):
             records.append(record)
     arg = context.view.arg
@@ -239,23 +239,23 @@ class ExternalSteps:
         keys, sequence = term.keys, await self._store.load(self._client, tracked.keys)
         if sequence is None:
             context = context_of(keys, await read_base(self._client, keys, tracked.arg), view)
-            what = "working out the commit steps"
-            planned = await self._outside.blocking(term, tracked, what, work_out, context, steps)
+            label = "working out the commit steps"
+            planned = await self._outside.blocking(term, tracked, label, work_out, context, steps)
             sequence = await self._store.write(self._client, tracked.keys, term.epoch, planned)
         if sequence is None:
             return None
-        seen = step_context(keys, await read_base(self._client, keys, tracked.arg), view)
+        present = step_context(keys, await read_base(self._client, keys, tracked.arg), view)
         skipped = tracked.completion.skipped
 
         async def execute_some(indexes: Sequence[int]) -> None:
             """A process that dies or hangs cannot say of which step: they are executed again in parts, until
             one is left. What is done is found done."""
-            what = "executing the commit steps"
+            label = "executing the commit steps"
             if len(indexes) == 1:
-                what = f"executing commit step {indexes[0]} ({sequence.steps[indexes[0]].step})"
-            call = partial(_execute, sequence, seen, frozenset(skipped), indexes)
+                label = f"executing commit step {indexes[0]} ({sequence.steps[indexes[0]].step})"
+            call = partial(_execute, sequence, present, frozenset(skipped), indexes)
             try:
-                await self._outside.run(term, tracked, what, call)
+                await self._outside.run(term, tracked, label, call)
             except (Crashed, CallTimeout) as error:
                 if len(indexes) == 1:
                     raise StepFailed.of(indexes[0], sequence.steps[indexes[0]], error) from error

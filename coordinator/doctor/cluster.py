@@ -32,11 +32,11 @@ _LOSSY = re.compile(r"3\.5\.[0-2](\D|$)")
 
 def check_etcd(health: EtcdHealth) -> list[Finding]:
     """Versions, members, room, alarms."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for member in health.members:
-        found += _etcd_member(member)
+        findings += _etcd_member(member)
         if health.users and (how := _around_permissions(member.version)):
-            found.append(
+            findings.append(
                 Finding(
                     code="ETCD_PERMISSIONS",
                     subject=member.endpoint,
@@ -51,7 +51,7 @@ def check_etcd(health: EtcdHealth) -> list[Finding]:
             "CORRUPT": "members disagree about the data: stop the one that differs and replace it from the "
             "others (etcd's disaster recovery); do not disarm the alarm before",
         }
-        found.append(
+        findings.append(
             Finding(
                 code="ETCD_ALARM",
                 subject=alarm,
@@ -59,7 +59,7 @@ def check_etcd(health: EtcdHealth) -> list[Finding]:
                 remedy=remedies.get(alarm, "see etcdctl alarm list"),
             )
         )
-    return found
+    return findings
 
 
 def _around_permissions(version: str) -> str:
@@ -128,7 +128,7 @@ def _etcd_member(member: EtcdMember) -> Iterator[Finding]:
         )
 
 
-def check_members(seen: Members, now: float) -> list[Finding]:
+def check_members(cluster: Members, now: float) -> list[Finding]:
     """Members' keys and clocks.
 
     Parameters
@@ -136,44 +136,44 @@ def check_members(seen: Members, now: float) -> list[Finding]:
     now:
         Seconds since the Unix epoch, by this host's clock.
     """
-    found = [unreadable_record(key, why) for key, why in seen.unreadable.items()]
-    found += [key_without_lease(member.kv) for member in seen.members if not member.kv.lease]
-    found += _clocks(seen, now)
-    found += _versions(seen)
-    found += _lost(seen, now)
-    found += _held_up(seen, now)
-    return found
+    findings = [unreadable_record(key, why) for key, why in cluster.unreadable.items()]
+    findings += [key_without_lease(member.kv) for member in cluster.members if not member.kv.lease]
+    findings += _clocks(cluster, now)
+    findings += _versions(cluster)
+    findings += _lost(cluster, now)
+    findings += _held_up(cluster, now)
+    return findings
 
 
-def _lost(seen: Members, now: float) -> Iterator[Finding]:
+def _lost(cluster: Members, now: float) -> Iterator[Finding]:
     """Services that ended without a word. Their records are gone with their leases; their places are not."""
-    live = {member.record.id for member in seen.members}
-    for one in (one for one in seen.places if one.id not in live):
+    live = {member.record.id for member in cluster.members}
+    for service in (service for service in cluster.places if service.id not in live):
         yield Finding(
             code="MEMBER_LOST",
-            subject=f"{one.role} {one.host}",
-            sentence=f"{one.id}, which started on {one.host} {span(now - one.started_at)} ago, has ended or "
-            "cannot reach etcd",
-            remedy=f"start the {one.role} there again if it does not go on by itself; one that is not wanted "
-            "any more is forgotten within the hour",
+            subject=f"{service.role} {service.host}",
+            sentence=f"{service.id}, which started on {service.host} {span(now - service.started_at)} ago, "
+            "has ended or cannot reach etcd",
+            remedy=f"start the {service.role} there again if it does not go on by itself; one that is not "
+            "wanted any more is forgotten within the hour",
         )
 
 
-def _held_up(seen: Members, now: float) -> Iterator[Finding]:
+def _held_up(cluster: Members, now: float) -> Iterator[Finding]:
     """What members say of themselves; what they say of single operations is among the tables' findings."""
-    for member in seen.members:
-        for one in (one for one in member.record.held_up if not one.operation):
+    for member in cluster.members:
+        for obstacle in (obstacle for obstacle in member.record.held_up if not obstacle.operation):
             yield Finding(
                 code="MEMBER_HELD_UP",
-                subject=f"{member.record.id} {one.since}",
-                sentence=f"{member.record.id} is held up for {span(now - one.since)}: {one.what}",
+                subject=f"{member.record.id} {obstacle.since}",
+                sentence=f"{member.record.id} is held up for {span(now - obstacle.since)}: {obstacle.what}",
                 remedy="remove the cause; nothing is lost, and it goes on, if slowly",
             )
 
 
-def _versions(seen: Members) -> Iterator[Finding]:
+def _versions(cluster: Members) -> Iterator[Finding]:
     """Other members are compared with this coordinator, which is one of them."""
-    for member in seen.members:
+    for member in cluster.members:
         theirs = member.record.distop
         if far_apart(theirs, own_version()):
             yield Finding(
@@ -185,9 +185,9 @@ def _versions(seen: Members) -> Iterator[Finding]:
             )
 
 
-def _clocks(seen: Members, now: float) -> Iterator[Finding]:
+def _clocks(cluster: Members, now: float) -> Iterator[Finding]:
     """Revisions give the order independently of clocks: a later registration must have a later time."""
-    members = [member for member in seen.members if member.record.started_at]
+    members = [member for member in cluster.members if member.record.started_at]
     members.sort(key=lambda member: member.kv.create_revision)
     skewed: dict[str, tuple[float, str]] = {}
     for index, later in enumerate(members[1:], start=1):

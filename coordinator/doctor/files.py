@@ -15,7 +15,7 @@ from distop.coordinator.doctor.findings import (
     RemoveFiles,
     needs_no_files,
 )
-from distop.coordinator.doctor.reading import TableSeen
+from distop.coordinator.doctor.reading import ObservedTable
 from distop.errors import CorruptRecord, PreconditionFailed, UnsupportedType
 from distop.lake.cleanup.inspection import TableView
 from distop.lake.iceberg.provenance import done_by, rewound
@@ -47,29 +47,29 @@ CLOCKS_S = 60.0
 """Tolerated clock skew in seconds between coordinators and other writers of a table."""
 
 
-def histories(seen: TableSeen) -> dict[OperationId, HistoryRecord]:
+def histories(table: ObservedTable) -> dict[OperationId, HistoryRecord]:
     """The readable history of a table."""
-    found = {}
-    for operation, kv in seen.history.items():
+    records = {}
+    for operation, kv in table.history.items():
         try:
-            found[operation] = decode(kv.value, HistoryRecord, kv.key)
+            records[operation] = decode(kv.value, HistoryRecord, kv.key)
         except CorruptRecord:
             continue
-    return found
+    return records
 
 
-def unowned_folders(seen: TableSeen, folders: Iterable[str]) -> dict[str, OperationId | None]:
+def unowned_folders(table: ObservedTable, folders: Iterable[str]) -> dict[str, OperationId | None]:
     """Staging folders of operations that ended without publishing; ``None``: the operation is unknown."""
-    args = (one.tracked.arg for one in seen.operations.values() if one.tracked is not None)
+    args = (active.tracked.arg for active in table.operations.values() if active.tracked is not None)
     live = {f"{arg.type}-{arg.uuid}" for arg in args}
     ended = {
         f"{operation.type}-{record.uuid}": (operation, needs_no_files(record))
-        for operation, record in histories(seen).items()
+        for operation, record in histories(table).items()
         if record.uuid
     }
-    found: dict[str, OperationId | None] = {}
-    if any(one.tracked is None and one.keys_count for one in seen.operations.values()):
-        return found  # the folders of an unreadable operation are unknown
+    unowned: dict[str, OperationId | None] = {}
+    if any(active.tracked is None and active.keys_count for active in table.operations.values()):
+        return unowned  # the folders of an unreadable operation are unknown
     for folder in folders:
         name = folder.rpartition("/")[2]
         if name in live:
@@ -78,10 +78,10 @@ def unowned_folders(seen: TableSeen, folders: Iterable[str]) -> dict[str, Operat
         if operation is None and folder.startswith(f"{INDEX}/"):
             continue  # no snapshot refers to parts of an index, and they may be older than the history
         if operation is None:
-            found[folder] = None
+            unowned[folder] = None
         elif needless or passing(folder):
-            found[folder] = operation
-    return found
+            unowned[folder] = operation
+    return unowned
 
 
 def passing(folder: str) -> bool:
@@ -90,7 +90,7 @@ def passing(folder: str) -> bool:
 
 
 def check_staged(
-    seen: TableSeen,
+    observed: ObservedTable,
     table: TableRecord,
     unowned: Mapping[str, OperationId | None],
     files: Mapping[str, Sequence[Entry]],
@@ -109,7 +109,7 @@ def check_staged(
     now:
         Seconds since the Unix epoch.
     """
-    found = []
+    findings = []
     for folder, operation in sorted(unowned.items()):
         here = list(files.get(folder, ()))
         if operation is None:
@@ -135,8 +135,8 @@ def check_staged(
                 if old
                 else f"wait until they are {STAGED_GRACE_S / 60:.0f} minutes old, then: distop doctor --fix"
             )
-        found.append(
-            seen.finding(
+        findings.append(
+            observed.finding(
                 "STAGED_FILES_WITHOUT_OWNER",
                 operation=str(operation or ""),
                 subject=folder,
@@ -146,34 +146,36 @@ def check_staged(
                 fix=fix,
             )
         )
-    return found
+    return findings
 
 
-def head_unreadable(seen: TableSeen, head: Head, why: str, *, missing: bool) -> Finding:
+def head_unreadable(table: ObservedTable, head: Head, why: str, *, missing: bool) -> Finding:
     """The metadata file cannot be read."""
-    return seen.finding(
+    return table.finding(
         "HEAD_METADATA_MISSING" if missing else "HEAD_UNREADABLE",
         subject=head.metadata_location,
         persists_s=1.0,
-        sentence=f"the head of table {seen.name!r} cannot be read: {why}",
+        sentence=f"the head of table {table.name!r} cannot be read: {why}",
         remedy="put the file back from a backup, or set the head to an earlier metadata file of the table"
         if missing
         else "give this coordinator access to the table's location",
     )
 
 
-def not_supported(seen: TableSeen, head: Head, error: UnsupportedType) -> Finding:
+def not_supported(table: ObservedTable, head: Head, error: UnsupportedType) -> Finding:
     """The table is whole, but has a column that distop does not read."""
-    return seen.finding(
+    return table.finding(
         "UNSUPPORTED_TYPE",
         subject=head.metadata_location,
         persists_s=1.0,
-        sentence=f"table {seen.name!r} is refused: {error.message}",
+        sentence=f"table {table.name!r} is refused: {error.message}",
         remedy=error.hint,
     )
 
 
-def check_head(seen: TableSeen, head: Head, view: TableView, chunks: Fetch | None = None) -> list[Finding]:
+def check_head(
+    table: ObservedTable, head: Head, view: TableView, chunks: Fetch | None = None
+) -> list[Finding]:
     """Head, history and watermarks must agree (they move in one transaction). Blocks.
 
     Parameters
@@ -181,44 +183,45 @@ def check_head(seen: TableSeen, head: Head, view: TableView, chunks: Fetch | Non
     chunks:
         Reads the watermarks that were not written recently.
     """
-    found = []
+    findings = []
     if head.snapshot_id is not None and head.snapshot_id not in view.snapshots:
-        found.append(
+        findings.append(
             _of_head(
-                seen,
+                table,
                 "HEAD_SNAPSHOT_UNKNOWN",
                 f"the head names snapshot {head.snapshot_id}, which {head.metadata_location} does not have",
                 "the head was written by hand; set it to a metadata file that has this snapshot",
             )
         )
     if view.goes_back:
-        found.append(
+        findings.append(
             _of_head(
-                seen,
+                table,
                 "METADATA_TIMES_GO_BACK",
-                f"times in the metadata of table {seen.name!r} go back by more than a minute: a program with "
-                "a wrong clock has written it, and Iceberg's Java library (Spark, Trino, Flink) refuses it",
-                f"any change of the table puts them in order, such as: distop tables alter {seen.name} "
+                f"times in the metadata of table {table.name!r} go back by more than a minute: a program "
+                "with a wrong clock has written it, and Iceberg's Java library (Spark, Trino, "
+                "Flink) refuses it",
+                f"any change of the table puts them in order, such as: distop tables alter {table.name} "
                 "--property user.note=repaired",
             )
         )
-    found += _unpublished(seen, head, view)
+    findings += _unpublished(table, head, view)
     try:
-        marks = Marks(decode_recent(seen.watermarks.value), Chunks(chunks))
-        found += _watermarks(seen, marks, view.watermarks)
-        found += _watermarks_of_gone(seen, marks, view)
+        marks = Marks(decode_recent(table.watermarks.value), Chunks(chunks))
+        findings += _watermarks(table, marks, view.watermarks)
+        findings += _watermarks_of_gone(table, marks, view)
     except CorruptRecord:
-        return found
+        return findings
     if view.missing:
-        found.append(
+        findings.append(
             _of_head(
-                seen,
+                table,
                 "TABLE_FILES_MISSING",
-                f"files that table {seen.name!r} refers to do not exist: {_named(view.missing)}",
+                f"files that table {table.name!r} refers to do not exist: {_named(view.missing)}",
                 "put them back from a backup, or roll the table back to a snapshot that is whole",
             )
         )
-    return found
+    return findings
 
 
 def gone_from_history(view: TableView) -> Done:
@@ -228,13 +231,13 @@ def gone_from_history(view: TableView) -> Done:
         return Done()
     gone, live = done_by(view.gone), done_by(view.live)
     return Done(
-        batches={name: one for name, one in gone.batches.items() if name not in live.batches},
-        unordered={name: one for name, one in gone.unordered.items() if name not in live.unordered},
-        requests={name: one for name, one in gone.requests.items() if name not in live.requests},
+        batches={name: value for name, value in gone.batches.items() if name not in live.batches},
+        unordered={name: value for name, value in gone.unordered.items() if name not in live.unordered},
+        requests={name: value for name, value in gone.requests.items() if name not in live.requests},
     )
 
 
-def counted_as_applied(seen: TableSeen, gone: Done, ends: Mapping[bytes, KeyValue], now: float) -> Done:
+def counted_as_applied(table: ObservedTable, gone: Done, ends: Mapping[bytes, KeyValue], now: float) -> Done:
     """Those of the batches and requests that count as applied, and do not wait to be applied again.
 
     Parameters
@@ -251,21 +254,21 @@ def counted_as_applied(seen: TableSeen, gone: Done, ends: Mapping[bytes, KeyValu
     CorruptRecord
         One of the records cannot be read.
     """
-    ordering = ordering_of(seen.ordering)
+    ordering = ordering_of(table.ordering)
 
     def is_applied(name: str, operation: str, *, ordered: bool) -> bool:
-        end, *waiting = (ends.get(key) for key in batch_keys(seen.keys, name, ordered=ordered))
+        end, *waiting = (ends.get(key) for key in batch_keys(table.keys, name, ordered=ordered))
         if end is None or not end.exists or any(kv is not None and kv.exists for kv in waiting):
             return False
         record = decode(end.value, AppliedRecord, end.key)
         is_returning = name in (ordering.returning if ordered else ordering.returning_unordered)
         return (record.outcome, record.operation) == ("applied", operation) and not is_returning
 
-    undone = ends[seen.keys.undone]
+    undone = ends[table.keys.undone]
     known = decode(undone.value, UndoneRecord, undone.key).requests if undone.exists else {}
 
     def is_done(name: str, operation: str) -> bool:
-        kv = ends.get(seen.keys.request(name))
+        kv = ends.get(table.keys.request(name))
         if kv is None or not kv.exists:
             return False
         record, taken = decode(kv.value, RequestRecord, kv.key), known.get(name)
@@ -277,39 +280,39 @@ def counted_as_applied(seen: TableSeen, gone: Done, ends: Mapping[bytes, KeyValu
     return Done(
         batches={name: by for name, by in gone.batches.items() if is_applied(name, by, ordered=True)},
         unordered={name: by for name, by in gone.unordered.items() if is_applied(name, by, ordered=False)},
-        requests={name: one for name, one in gone.requests.items() if is_done(name, one[0])},
+        requests={name: value for name, value in gone.requests.items() if is_done(name, value[0])},
     )
 
 
-def not_in_history(seen: TableSeen, applied: Done, fix: Change | None) -> Iterator[Finding]:
+def not_in_history(table: ObservedTable, applied: Done, fix: Change | None) -> Iterator[Finding]:
     """What is gone from the table's history must not count as applied: a rollback takes it back in its
     transaction, but those of older releases, and a head that was set by hand, did not."""
     batches = [f"batch {name} ({by})" for name, by in {**applied.batches, **applied.unordered}.items()]
     names = [*batches, *(f"request {name} ({by})" for name, (by, _) in applied.requests.items())]
     if names:
-        yield seen.finding(
+        yield table.finding(
             "APPLIED_NOT_IN_HISTORY",
-            sentence=f"table {seen.name!r} was set back to a snapshot before what still counts as applied: "
+            sentence=f"table {table.name!r} was set back to a snapshot before what still counts as applied: "
             f"{_named(names)}",
             remedy=f"{DOCTOR} takes it back, as a rollback does: batches wait again, held until "
-            f"distop backlog open {seen.name}, and requests are refused (ROLLED_BACK) without --again"
+            f"distop backlog open {table.name}, and requests are refused (ROLLED_BACK) without --again"
             if fix is not None
             else f"repeat it later: {DOCTOR}",
             fix=fix,
         )
 
 
-def check_values(seen: TableSeen, view: TableView) -> list[Finding]:
+def check_values(table: ObservedTable, view: TableView) -> list[Finding]:
     """Files must be listed under the values of their rows, or filters pass over them."""
     if not view.rounded:
         return []
     return [
         _of_head(
-            seen,
+            table,
             "PARTITION_VALUES_ROUNDED",
-            f"table {seen.name!r} lists {len(view.rounded)} files under partition values that were rounded "
+            f"table {table.name!r} lists {len(view.rounded)} files under partition values that were rounded "
             f"to 32 bits, where filters by the right ones do not find them: {_named(view.rounded)}",
-            f"distop compact {seen.name} rewrites them, whatever their size",
+            f"distop compact {table.name} rewrites them, whatever their size",
         )
     ]
 
@@ -319,12 +322,12 @@ def _named(paths: Sequence[str]) -> str:
     return ", ".join(paths[:MAX_NAMED]) + more
 
 
-def _unpublished(seen: TableSeen, head: Head, view: TableView) -> Iterator[Finding]:
+def _unpublished(table: ObservedTable, head: Head, view: TableView) -> Iterator[Finding]:
     """The newest published operation must be in the table, unless something newer has replaced it."""
-    revisions = {str(operation): kv.mod_revision for operation, kv in seen.history.items()}
+    revisions = {str(operation): kv.mod_revision for operation, kv in table.history.items()}
     published = [
         (revisions[str(operation)], operation, record)
-        for operation, record in histories(seen).items()
+        for operation, record in histories(table).items()
         if record.outcome == "success" and record.facts.get("snapshotId")
     ]
     if not published:
@@ -340,35 +343,35 @@ def _unpublished(seen: TableSeen, head: Head, view: TableView) -> Iterator[Findi
         older = view.current_at < record.finished_at - CLOCKS_S
     if older:
         yield _of_head(
-            seen,
+            table,
             "PUBLISHED_SNAPSHOT_MISSING",
-            f"{operation} has published snapshot {snapshot}, which table {seen.name!r} does not contain: "
+            f"{operation} has published snapshot {snapshot}, which table {table.name!r} does not contain: "
             "its watermarks are ahead of its rows",
             "was the head set back by hand, or the table restored? set the head to the newest metadata file",
             str(operation),
         )
 
 
-def _watermarks(seen: TableSeen, marks: Marks, expected: Watermarks) -> Iterator[Finding]:
+def _watermarks(table: ObservedTable, marks: Marks, expected: Watermarks) -> Iterator[Finding]:
     marks.chunks.know(position(source, name) for source, names in expected.items() for name in names)
     behind = [
         f"{source} {partition} at {marks.value(source, partition) or 'nothing'}, rows up to {value}"
         for source, partitions in sorted(expected.items())
         for partition, value in sorted(partitions.items())
-        if (standing := marks.value(source, partition)) is None or is_after(value, standing)
+        if (current := marks.value(source, partition)) is None or is_after(value, current)
     ]
     if behind:
         named = "; ".join(behind[:MAX_NAMED])
         more = f"; {len(behind) - MAX_NAMED} more" if len(behind) > MAX_NAMED else ""
         yield _of_head(
-            seen,
+            table,
             "WATERMARKS_BEHIND_HEAD",
-            f"watermarks of table {seen.name!r} are behind its rows: {named}{more}",
+            f"watermarks of table {table.name!r} are behind its rows: {named}{more}",
             "do not ingest these sources before the watermarks are put back: their rows would be duplicated",
         )
 
 
-def _watermarks_of_gone(seen: TableSeen, marks: Marks, view: TableView) -> Iterator[Finding]:
+def _watermarks_of_gone(table: ObservedTable, marks: Marks, view: TableView) -> Iterator[Finding]:
     """Sources count as ingested up to where snapshots went that a rollback has taken out. It may have been
     asked to keep them."""
     if not view.gone:
@@ -391,12 +394,12 @@ def _watermarks_of_gone(seen: TableSeen, marks: Marks, view: TableView) -> Itera
     ]
     if ahead:
         yield _of_head(
-            seen,
+            table,
             "WATERMARKS_OF_ROLLED_BACK",
-            f"watermarks of table {seen.name!r} are those of rows that were rolled back: {_named(ahead)}",
-            f"nothing, unless these rows should be ingested again: distop watermarks rewind {seen.name}",
+            f"watermarks of table {table.name!r} are those of rows that were rolled back: {_named(ahead)}",
+            f"nothing, unless these rows should be ingested again: distop watermarks rewind {table.name}",
         )
 
 
-def _of_head(seen: TableSeen, code: str, sentence: str, remedy: str, operation: str = "") -> Finding:
-    return seen.finding(code, operation=operation, persists_s=1.0, sentence=sentence, remedy=remedy)
+def _of_head(table: ObservedTable, code: str, sentence: str, remedy: str, operation: str = "") -> Finding:
+    return table.finding(code, operation=operation, persists_s=1.0, sentence=sentence, remedy=remedy)

@@ -117,10 +117,10 @@ Fix: TypeAlias = Change | CollectKeys | RemoveFiles
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """A problem."""
+    """A broken invariant, or something that makes no progress, and what to do about it."""
 
     code: str
-    """Stable."""
+    """Stable; `SEVERITIES` lists all."""
     sentence: str
     """What is wrong."""
     remedy: str
@@ -143,7 +143,7 @@ class Finding:
 
     @property
     def severity(self) -> Severity:
-        """Its severity."""
+        """What the code stands for, whatever the table."""
         return SEVERITIES[self.code]
 
     @property
@@ -187,7 +187,9 @@ class Progress:
 
 def worst(findings: list[Finding]) -> list[Finding]:
     """In order of importance."""
-    return sorted(findings, key=lambda one: (-one.severity, one.table, one.operation, one.code, one.subject))
+    return sorted(
+        findings, key=lambda item: (-item.severity, item.table, item.operation, item.code, item.subject)
+    )
 
 
 def unreadable_record(key: bytes, why: str, *, table: str = "", operation: str = "") -> Finding:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from distop.coordinator.access.callers import caller
 from distop.coordinator.doctor.findings import DOCTOR, Change, Finding, text, unreadable_record
-from distop.coordinator.doctor.reading import TableSeen
+from distop.coordinator.doctor.reading import ObservedTable
 from distop.errors import CorruptRecord
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import DeleteRange, Get, KeyValue, Txn, unchanged
@@ -24,11 +24,11 @@ AT_ONCE = 30
 
 
 @dataclass(frozen=True)
-class ClaimSeen:
+class ObservedClaim:
     """A claim at one revision, with the existing keys of its table."""
 
     claim: KeyValue
-    place: str
+    location: str
     owner: LocationRecord | None
     """``None``: it cannot be read."""
     table: KeyValue
@@ -37,7 +37,7 @@ class ClaimSeen:
     """The view of that name: views claim locations, too."""
 
 
-async def read_claims(client: EtcdClient) -> AsyncGenerator[ClaimSeen, None]:
+async def read_claims(client: EtcdClient) -> AsyncGenerator[ObservedClaim, None]:
     """All claims, in bounded pages."""
     space = client.keyspace
     start, end = space.locations, prefix_end(space.locations)
@@ -60,37 +60,37 @@ async def read_claims(client: EtcdClient) -> AsyncGenerator[ClaimSeen, None]:
             for index in range(len(some)):
                 kvs = [read.one(4 * index + at, gets[4 * index + at].key) for at in range(4)]
                 if kvs[0].exists:
-                    yield ClaimSeen(kvs[0], _place_of(space, kvs[0].key), owner_of(kvs[0]), *kvs[1:])
+                    yield ObservedClaim(kvs[0], _place_of(space, kvs[0].key), owner_of(kvs[0]), *kvs[1:])
         if not page.more:
             return
         start = page.kvs[-1].key + b"\0"
 
 
 def _place_of(space: Keyspace, key: bytes) -> str:
-    """The place that is claimed; empty if that is none, which is reported among the keys."""
+    """The location that is claimed; empty if that is none, which is reported among the keys."""
     try:
         return unescape(key[len(space.locations) :].decode())
     except UnicodeDecodeError:
         return ""
 
 
-def check_claim(seen: ClaimSeen) -> Iterator[Finding]:
+def check_claim(claim: ObservedClaim) -> Iterator[Finding]:
     """Problems of one claim."""
-    key, owner = text(seen.claim.key), seen.owner
+    key, owner = text(claim.claim.key), claim.owner
     if owner is None:
-        yield unreadable_record(seen.claim.key, "it names no table")
+        yield unreadable_record(claim.claim.key, "it names no table")
         return
-    if not seen.place:
+    if not claim.location:
         return
-    record = table_record(seen.table)
-    if seen.dropped.exists or (seen.table.exists and record is None):
+    record = table_record(claim.table)
+    if claim.dropped.exists or (claim.table.exists and record is None):
         return  # its drop is not finished; or its record is unreadable, which the table's check reports
-    if record is not None and record.uuid == owner.uuid and seen.place == place_of(record.location):
+    if record is not None and record.uuid == owner.uuid and claim.location == place_of(record.location):
         return
-    if seen.view.exists and _is_of_view(seen, owner):
+    if claim.view.exists and _is_of_view(claim, owner):
         return
-    seen_kvs = (seen.claim, seen.table, seen.dropped, seen.view)
-    gone: Txn = Txn(tuple(map(unchanged, seen_kvs)), (DeleteRange(seen.claim.key),))
+    seen_kvs = (claim.claim, claim.table, claim.dropped, claim.view)
+    gone: Txn = Txn(tuple(map(unchanged, seen_kvs)), (DeleteRange(claim.claim.key),))
     yield Finding(
         code="CLAIM_WITHOUT_TABLE",
         table=owner.table,
@@ -101,43 +101,43 @@ def check_claim(seen: ClaimSeen) -> Iterator[Finding]:
     )
 
 
-def check_location(seen: TableSeen) -> Iterator[Finding]:
+def check_location(table: ObservedTable) -> Iterator[Finding]:
     """Whether a table is the only one at its location, and has claimed it."""
-    record = table_record(seen.table)
+    record = table_record(table.table)
     if record is None:
         return
-    claim = LocationClaim.of(seen.keys.keyspace, record)
-    rivals = claim.rivals(seen.claims)
+    claim = LocationClaim.of(table.keys.keyspace, record)
+    rivals = claim.rivals(table.claims)
     for kv in rivals:
         other = owner_of(kv)
         # The key of a claim tells where the other table lives.
         hidden = other is not None and not caller().sees(other.table)
         says = "another claim" if hidden else text(kv.key)
         owner = "another table" if hidden else f"table {other.table if other else '?'!r}"
-        yield seen.finding(
+        yield table.finding(
             "LOCATION_SHARED",
             subject=text(kv.key),
-            sentence=f"table {seen.name!r} lives at {record.location}, and {says} says that this folder, one "
-            f"above it or one in it belongs to {owner}",
+            sentence=f"table {table.name!r} lives at {record.location}, and {says} says that this folder, "
+            f"one above it or one in it belongs to {owner}",
             remedy="remove no files of either; copy one of them into a folder of its own, then drop it here "
             "without --purge",
         )
-    if not rivals and not any(claim.is_mine(kv) for kvs in seen.claims for kv in kvs):
-        txn = Txn((unchanged(seen.table), *claim.free()), (claim.put,))
-        yield seen.finding(
+    if not rivals and not any(claim.is_mine(kv) for kvs in table.claims for kv in kvs):
+        txn = Txn((unchanged(table.table), *claim.free()), (claim.put,))
+        yield table.finding(
             "LOCATION_NOT_CLAIMED",
-            sentence=f"table {seen.name!r} has no claim to {record.location}: another table could take it",
+            sentence=f"table {table.name!r} has no claim to {record.location}: another table could take it",
             remedy=f"{DOCTOR} adds the claim",
             fix=Change("added the claim", txn),
         )
 
 
-def _is_of_view(seen: ClaimSeen, owner: LocationRecord) -> bool:
+def _is_of_view(claim: ObservedClaim, owner: LocationRecord) -> bool:
     try:
-        view = decode(seen.view.value, ViewRecord, seen.view.key)
+        view = decode(claim.view.value, ViewRecord, claim.view.key)
     except CorruptRecord:
         return True  # its location is unknown
-    return view.uuid == owner.uuid and seen.place == place_of(view.location)
+    return view.uuid == owner.uuid and claim.location == place_of(view.location)
 
 
 def table_record(kv: KeyValue) -> TableRecord | None:

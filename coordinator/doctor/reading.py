@@ -34,7 +34,7 @@ MAX_BATCHES = 20
 
 
 @dataclass(slots=True)
-class OperationSeen:
+class ObservedOperation:
     """An operation that has at least one key, or its index entry."""
 
     id: OperationId
@@ -67,7 +67,7 @@ class OperationSeen:
 
 
 @dataclass(slots=True)
-class MemberSeen:
+class ObservedMember:
     """A live member's key."""
 
     kv: KeyValue
@@ -79,7 +79,7 @@ class MemberSeen:
 class Members:
     """The live members, and the services that began last in each place."""
 
-    members: list[MemberSeen] = field(default_factory=list)
+    members: list[ObservedMember] = field(default_factory=list)
     places: list[MemberRecord] = field(default_factory=list)
     unreadable: dict[bytes, str] = field(default_factory=dict)
     revision: int = 0
@@ -100,7 +100,7 @@ class Members:
 
 
 @dataclass(slots=True)
-class TableSeen:
+class ObservedTable:
     """A table at one revision."""
 
     keys: TableKeys
@@ -131,7 +131,7 @@ class TableSeen:
     paused_index: list[KeyValue] = field(default_factory=list)
     """What the index of paused things says of the table and its operations."""
     next_instances: dict[str, KeyValue] = field(default_factory=dict)
-    operations: dict[OperationId, OperationSeen] = field(default_factory=dict)
+    operations: dict[OperationId, ObservedOperation] = field(default_factory=dict)
     history: dict[OperationId, KeyValue] = field(default_factory=dict)
     unparsed: dict[bytes, str] = field(default_factory=dict)
     """Keys of its history, and of the index of active operations, that name no operation, and why."""
@@ -204,10 +204,10 @@ async def names_with_keys(client: EtcdClient, revision: int) -> list[str]:
         for gap in zip(starts, [*known, prefix_end(space.prefix)], strict=True)
     ]
     gaps = [gap for gap in gaps if gap.key < gap.end]
-    found = await client.read_many(gaps, revision=revision)
+    first_keys = await client.read_many(gaps, revision=revision)
     others: list[str] = []
     for index, gap in enumerate(gaps):
-        kvs = found.got(index)
+        kvs = first_keys.got(index)
         while kvs:
             # Of the key, not of the name: a name that was not escaped may sort before its own key.
             below = space.prefix + kvs[0].key[len(space.prefix) :].split(b".", 1)[0] + b"."
@@ -232,32 +232,32 @@ async def indexed_tables(client: EtcdClient, revision: int) -> set[str]:
 
 async def read_members(client: EtcdClient, revision: int = 0) -> Members:
     """All members at ``revision``; 0: now."""
-    seen = Members(revision=revision)
+    members = Members(revision=revision)
     keyspace = client.keyspace
     for role, prefix in (("coordinator", keyspace.coordinators), ("executor", keyspace.executors)):
-        listing = await client.scan(prefix, revision=seen.revision)
-        seen.revision = listing.revision
+        listing = await client.scan(prefix, revision=members.revision)
+        members.revision = listing.revision
         for kv in listing.kvs:
             try:
                 record = decode(kv.value, MemberRecord, kv.key)
             except CorruptRecord as error:
-                seen.unreadable[kv.key] = str(error)
+                members.unreadable[kv.key] = str(error)
             else:
-                seen.members.append(MemberSeen(kv, record.role or role, record))
-    for kv in (await client.scan(keyspace.places, revision=seen.revision)).kvs:
+                members.members.append(ObservedMember(kv, record.role or role, record))
+    for kv in (await client.scan(keyspace.places, revision=members.revision)).kvs:
         try:
-            seen.places.append(decode(kv.value, MemberRecord, kv.key))
+            members.places.append(decode(kv.value, MemberRecord, kv.key))
         except CorruptRecord as error:
-            seen.unreadable[kv.key] = str(error)
-    return seen
+            members.unreadable[kv.key] = str(error)
+    return members
 
 
-async def read_table(client: EtcdClient, name: str) -> TableSeen:
+async def read_table(client: EtcdClient, name: str) -> ObservedTable:
     """A table at the present revision."""
     return (await read_tables(client, [name]))[0]
 
 
-async def read_tables(client: EtcdClient, names: Sequence[str]) -> list[TableSeen]:
+async def read_tables(client: EtcdClient, names: Sequence[str]) -> list[ObservedTable]:
     """Some tables at the present revision; read again if that is compacted meanwhile.
 
     Tables may be many and far apart in the key space: some are read together, in few requests.
@@ -268,37 +268,41 @@ async def read_tables(client: EtcdClient, names: Sequence[str]) -> list[TableSee
         return await _read_tables(client, names)
 
 
-async def _read_tables(client: EtcdClient, names: Sequence[str]) -> list[TableSeen]:
+async def _read_tables(client: EtcdClient, names: Sequence[str]) -> list[ObservedTable]:
     members = await read_members(client, await client.revision())
     reading = _Reading(client, members)
     tables = [client.keyspace.table(name) for name in names]
-    seen = await reading.each([_table_gets(keys) for keys in tables])
-    found = [_table_seen(keys, members, kvs) for keys, kvs in zip(tables, seen, strict=True)]
-    claims = [_claims(one) for one in found]
-    for one, kvs in zip(found, await reading.each(claims), strict=True):
-        one.claims = [some[:1] for some in kvs]
-    operations = [operation for one in found for operation in one.operations.values()]
-    gets = [[Get(one.words[word].key) for word in one.words.keys() & _WORDS] for one in operations]
-    marks = [[Get(one.newest.key)] if _is_mark(one) else [] for one in operations]
-    counters = [[Get(one.keys.next_instance(kind)) for kind in one.next_instances] for one in found]
+    kvs_of_tables = await reading.each([_table_gets(keys) for keys in tables])
+    tables_read = [
+        _observed_table(keys, members, kvs) for keys, kvs in zip(tables, kvs_of_tables, strict=True)
+    ]
+    claims = [_claims(table) for table in tables_read]
+    for table, kvs in zip(tables_read, await reading.each(claims), strict=True):
+        table.claims = [some[:1] for some in kvs]
+    operations = [operation for table in tables_read for operation in table.operations.values()]
+    gets = [[Get(table.words[word].key) for word in table.words.keys() & _WORDS] for table in operations]
+    marks = [[Get(table.newest.key)] if _is_mark(table) else [] for table in operations]
+    counters = [
+        [Get(table.keys.next_instance(kind)) for kind in table.next_instances] for table in tables_read
+    ]
     rest = await reading.each([*gets, *marks, *counters])
     for operation, words, mark in zip(operations, rest, rest[len(operations) :], strict=False):
         _take_values(operation, words, mark)
-    for one, numbers in zip(found, rest[2 * len(operations) :], strict=True):
+    for table, numbers in zip(tables_read, rest[2 * len(operations) :], strict=True):
         values = [kvs[0] if kvs else KeyValue.missing(b"") for kvs in numbers]
-        one.next_instances = dict(zip(one.next_instances, values, strict=True))
-    return found
+        table.next_instances = dict(zip(table.next_instances, values, strict=True))
+    return tables_read
 
 
-async def read_ends(client: EtcdClient, seen: TableSeen, done: Done) -> dict[bytes, KeyValue]:
+async def read_ends(client: EtcdClient, table: ObservedTable, done: Done) -> dict[bytes, KeyValue]:
     """The records of batches and requests at the table's revision, and what rollbacks have taken out."""
-    keys = seen.keys
+    keys = table.keys
     wanted = [keys.undone]
     for names, ordered in ((done.batches, True), (done.unordered, False)):
         for name in islice(names, MAX_ROLLED_BACK):
             wanted += batch_keys(keys, name, ordered=ordered)
     wanted += map(keys.request, islice(done.requests, MAX_ROLLED_BACK))
-    read = await client.read_many([Get(key) for key in wanted], revision=seen.revision)
+    read = await client.read_many([Get(key) for key in wanted], revision=table.revision)
     return {key: read.one(index, key) for index, key in enumerate(wanted)}
 
 
@@ -314,8 +318,8 @@ class _Reading:
         if not gets:
             return [[] for _ in wanted]
         read = await self._client.read_many(gets, revision=self._revision)
-        found = [read.got(index) for index in range(len(gets))]
-        for get, kvs in zip(gets, found, strict=True):
+        results = [read.got(index) for index in range(len(gets))]
+        for get, kvs in zip(gets, results, strict=True):
             if get.limit == PAGE == len(kvs):
                 start, only = kvs[-1].key + b"\0", get.keys_only
                 pages = self._client.pages(
@@ -324,7 +328,7 @@ class _Reading:
                 async with aclosing(pages):
                     async for page in pages:
                         kvs += page.kvs
-        parts = iter(found)
+        parts = iter(results)
         return [list(islice(parts, len(some))) for some in wanted]
 
 
@@ -359,89 +363,89 @@ def _table_gets(keys: TableKeys) -> list[Get]:
     ]
 
 
-def _table_seen(keys: TableKeys, members: Members, found: list[list[KeyValue]]) -> TableSeen:
+def _observed_table(keys: TableKeys, members: Members, results: list[list[KeyValue]]) -> ObservedTable:
     gets = _table_gets(keys)
-    one = [kvs[0] if kvs else KeyValue.missing(get.key) for get, kvs in zip(gets, found, strict=True)]
-    schedules, batches, unordered, below_pause, active, history, every = found[-7:]
-    seen = TableSeen(
+    singles = [kvs[0] if kvs else KeyValue.missing(get.key) for get, kvs in zip(gets, results, strict=True)]
+    schedules, batches, unordered, below_pause, active, history, every = results[-7:]
+    table = ObservedTable(
         keys=keys,
         revision=members.revision,
         members=members,
-        table=one[0],
-        entry=one[1],
-        head=one[2],
-        watermarks=one[3],
-        run_ops=one[4],
-        coordinator=one[5],
-        pause=one[6],
-        ordering=one[7],
-        backlog_index=one[8],
+        table=singles[0],
+        entry=singles[1],
+        head=singles[2],
+        watermarks=singles[3],
+        run_ops=singles[4],
+        coordinator=singles[5],
+        pause=singles[6],
+        ordering=singles[7],
+        backlog_index=singles[8],
         batches=batches,
         unordered=unordered,
-        paused_index=[*found[9], *below_pause],
-        dropped=one[10],
-        agenda=one[11],
+        paused_index=[*results[9], *below_pause],
+        dropped=singles[10],
+        agenda=singles[11],
         schedules=schedules,
     )
     for kv in every:
-        _note(seen, kv)
+        _note(table, kv)
     space = keys.keyspace
     for kv in history:
-        if (operation := _parsed(seen, kv, space.parse_history)) is not None:
-            seen.history[operation] = kv
+        if (operation := _parsed(table, kv, space.parse_history)) is not None:
+            table.history[operation] = kv
     for kv in active:
-        if (operation := _parsed(seen, kv, space.parse_active)) is not None:
-            _seen_operation(seen, operation).active = kv
-    return seen
+        if (operation := _parsed(table, kv, space.parse_active)) is not None:
+            _observed_operation(table, operation).active = kv
+    return table
 
 
-def _parsed(seen: TableSeen, kv: KeyValue, parse: Callable[[bytes], OperationId]) -> OperationId | None:
+def _parsed(table: ObservedTable, kv: KeyValue, parse: Callable[[bytes], OperationId]) -> OperationId | None:
     try:
         return parse(kv.key)
     except CorruptRecord as error:
-        seen.unparsed[kv.key] = str(error)
+        table.unparsed[kv.key] = str(error)
         return None
 
 
-def _claims(seen: TableSeen) -> list[Get]:
+def _claims(table: ObservedTable) -> list[Get]:
     try:
-        record = decode(seen.table.value, TableRecord, seen.table.key) if seen.table.exists else None
+        record = decode(table.table.value, TableRecord, table.table.key) if table.table.exists else None
     except CorruptRecord:
         return []  # reported among the records
-    return list(LocationClaim.of(seen.keys.keyspace, record).reads()) if record is not None else []
+    return list(LocationClaim.of(table.keys.keyspace, record).reads()) if record is not None else []
 
 
-def _note(seen: TableSeen, kv: KeyValue) -> None:
+def _note(table: ObservedTable, kv: KeyValue) -> None:
     """Record one key below a table."""
-    parts = kv.key[len(seen.keys.prefix) :].decode(errors="replace").split(".")
+    parts = kv.key[len(table.keys.prefix) :].decode(errors="replace").split(".")
     if parts[0] in TABLE_WORDS:
         # Members and leases come and go; a table consists of keys that a caller requested.
-        seen.own_keys += parts[0] != "coordinator"
+        table.own_keys += parts[0] != "coordinator"
         return
     if parts[1:] == ["nextInstanceId"]:
-        seen.next_instances[parts[0]] = kv
-        seen.own_keys += 1
+        table.next_instances[parts[0]] = kv
+        table.own_keys += 1
         return
     try:
-        found = operation_of(seen.name, parts)
+        operation_id = operation_of(table.name, parts)
     except UnicodeDecodeError as error:
-        seen.unparsed[kv.key], found = str(error), None
-    if found is None:
-        seen.own_keys += 1  # a key that a newer version knows
+        table.unparsed[kv.key], operation_id = str(error), None
+    if operation_id is None:
+        table.own_keys += 1  # a key that a newer version knows
         return
-    operation, rest = found
-    one = _seen_operation(seen, operation)
-    one.keys_count += 1
-    if kv.mod_revision > one.newest.mod_revision:
-        one.newest = kv
+    operation, rest = operation_id
+    entry = _observed_operation(table, operation)
+    entry.keys_count += 1
+    if kv.mod_revision > entry.newest.mod_revision:
+        entry.newest = kv
     if len(rest) == 1:
-        one.words[rest[0]] = kv
+        entry.words[rest[0]] = kv
     elif rest[0] != "commit" and rest[-1] == "state":
-        one.jobs += 1
+        entry.jobs += 1
     elif rest[0] != "commit" and rest[-1] == "claim":
-        one.claims[kv.lease] = one.claims.get(kv.lease, 0) + 1
-        if not kv.lease and len(one.leaseless) < MAX_LEASELESS:
-            one.leaseless.append(kv)
+        entry.claims[kv.lease] = entry.claims.get(kv.lease, 0) + 1
+        if not kv.lease and len(entry.leaseless) < MAX_LEASELESS:
+            entry.leaseless.append(kv)
 
 
 def operation_of(table: str, parts: list[str]) -> tuple[OperationId, list[str]] | None:
@@ -452,32 +456,38 @@ def operation_of(table: str, parts: list[str]) -> tuple[OperationId, list[str]] 
     return None
 
 
-def _seen_operation(seen: TableSeen, operation: OperationId) -> OperationSeen:
-    one = seen.operations.get(operation)
-    if one is None:
-        missing = KeyValue.missing(seen.keys.keyspace.active_operation(operation))
-        one = seen.operations[operation] = OperationSeen(operation, seen.keys.operation(operation), missing)
-    return one
+def _observed_operation(table: ObservedTable, operation: OperationId) -> ObservedOperation:
+    entry = table.operations.get(operation)
+    if entry is None:
+        missing = KeyValue.missing(table.keys.keyspace.active_operation(operation))
+        entry = table.operations[operation] = ObservedOperation(
+            operation, table.keys.operation(operation), missing
+        )
+    return entry
 
 
-def _is_mark(one: OperationSeen) -> bool:
-    return one.newest.key.endswith(b".state") and one.newest.key != one.keys.state
+def _is_mark(operation: ObservedOperation) -> bool:
+    return operation.newest.key.endswith(b".state") and operation.newest.key != operation.keys.state
 
 
-def _take_values(one: OperationSeen, words: list[list[KeyValue]], mark: list[list[KeyValue]]) -> None:
+def _take_values(
+    operation: ObservedOperation, words: list[list[KeyValue]], mark: list[list[KeyValue]]
+) -> None:
     for kv in (kv for kvs in words for kv in kvs):
-        one.words[kv.key[len(one.keys.prefix) :].decode()] = kv
-    if one.word("arg").exists:
+        operation.words[kv.key[len(operation.keys.prefix) :].decode()] = kv
+    if operation.word("arg").exists:
         try:
-            one.tracked = Tracked(one.keys, decode(one.word("arg").value, OperationArg, one.keys.arg))
+            operation.tracked = Tracked(
+                operation.keys, decode(operation.word("arg").value, OperationArg, operation.keys.arg)
+            )
         except CorruptRecord as error:
-            one.unreadable[one.keys.arg] = error.message
-    if one.tracked is not None:
-        for word in one.words.keys() & _WORDS:
-            one.tracked.apply_put(one.words[word])
-        one.unreadable |= one.tracked.unreadable
+            operation.unreadable[operation.keys.arg] = error.message
+    if operation.tracked is not None:
+        for word in operation.words.keys() & _WORDS:
+            operation.tracked.apply_put(operation.words[word])
+        operation.unreadable |= operation.tracked.unreadable
     for kv in (kv for kvs in mark for kv in kvs):
         try:
-            one.last_mark_at = decode(kv.value, JobRecord, kv.key).at
+            operation.last_mark_at = decode(kv.value, JobRecord, kv.key).at
         except CorruptRecord as error:
-            one.unreadable[kv.key] = error.message
+            operation.unreadable[kv.key] = error.message

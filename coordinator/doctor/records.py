@@ -215,13 +215,13 @@ async def unreadable_keys(
 
 async def check_indexes(client: EtcdClient, *, values: bool) -> list[Finding]:
     """What cannot be read of the keys that belong to no single table, and what no look at a table shows."""
-    space, found = client.keyspace, []
+    space, findings = client.keyspace, []
     for index in indexes_of(space):
         async with aclosing(unreadable_keys(client, index, values=values)) as keys:
             async for key, why in keys:
                 if not _is_of_table(space, index, key):
-                    found.append(unreadable_record(key, why))
-    return found
+                    findings.append(unreadable_record(key, why))
+    return findings
 
 
 def _is_of_table(space: Keyspace, index: bytes, key: bytes) -> bool:
@@ -281,10 +281,10 @@ async def remove_unreadable(client: EtcdClient, name: str, audit: Put | None) ->
                 hint="restore its value, such as from a backup of etcd",
                 details={"field": "key"},
             )
-        found = unreadable_record(kv.key, why)
-        return Txn((unchanged(kv),), (DeleteRange(kv.key), audit)) if audit is not None else None, found
+        finding = unreadable_record(kv.key, why)
+        return Txn((unchanged(kv),), (DeleteRange(kv.key), audit)) if audit is not None else None, finding
 
-    found, _ = await update(client, (Get(literal), Get(escaped)), decide, subject=name)
-    if found is None:
+    finding, _ = await update(client, (Get(literal), Get(escaped)), decide, subject=name)
+    if finding is None:
         return None
-    return Reported(found, fixed=audit is not None, outcome="removed" if audit is not None else "")
+    return Reported(finding, fixed=audit is not None, outcome="removed" if audit is not None else "")

@@ -32,7 +32,7 @@ from distop.coordinator.doctor.findings import (
 from distop.coordinator.doctor.liveness import Patience, check_progress
 from distop.coordinator.doctor.locations import check_claim, check_location, read_claims, table_record
 from distop.coordinator.doctor.reading import (
-    TableSeen,
+    ObservedTable,
     indexed_tables,
     names_with_keys,
     read_ends,
@@ -112,13 +112,13 @@ class Doctor:
         self._looks = work
         self._wall = wall
 
-    async def examine(self, what: Examination) -> AsyncGenerator[Progress, None]:
+    async def examine(self, scope: Examination) -> AsyncGenerator[Progress, None]:
         """Examine everything; yields findings as they are confirmed, and heartbeats.
 
         Raises :class:`~distop.errors.TableNotFound` when the requested table has no keys.
         """
         results: Results = asyncio.Queue(16)
-        working = asyncio.create_task(self._work(what, results))
+        working = asyncio.create_task(self._work(scope, results))
         progress = Progress()
         try:
             while not (working.done() and results.empty()):
@@ -142,27 +142,27 @@ class Doctor:
             working.cancel()
             await asyncio.gather(working, return_exceptions=True)
 
-    async def _work(self, what: Examination, results: Results) -> None:
+    async def _work(self, scope: Examination, results: Results) -> None:
         try:
-            await self._examine_all(what, results)
+            await self._examine_all(scope, results)
         except BaseExceptionGroup as group:
             raise group.exceptions[0] from None
 
     async def _examine_all(
-        self, what: Examination, results: asyncio.Queue[tuple[int, list[Reported]]]
+        self, scope: Examination, results: asyncio.Queue[tuple[int, list[Reported]]]
     ) -> None:
-        if what.table:
-            if (await read_table(self._client, what.table)).empty:
-                raise TableNotFound.named(what.table)
-            await self._tables((what.table,), what, results)
+        if scope.table:
+            if (await read_table(self._client, scope.table)).empty:
+                raise TableNotFound.named(scope.table)
+            await self._tables((scope.table,), scope, results)
             return
-        began, first = asyncio.get_running_loop().time(), await self._look_at_cluster(what)
-        await results.put((-1, await self._confirmed(self._look_at_cluster, what, began, first)))
+        began, first = asyncio.get_running_loop().time(), await self._look_at_cluster(scope)
+        await results.put((-1, await self._confirmed(self._look_at_cluster, scope, began, first)))
         names = iter(await self._names())
 
         async def examine_tables() -> None:
             while some := tuple(islice(names, READ_TOGETHER)):
-                await self._tables(some, what, results)
+                await self._tables(some, scope, results)
 
         async with asyncio.TaskGroup() as group:
             for _ in range(TABLES_AT_ONCE):
@@ -177,98 +177,110 @@ class Doctor:
 
     # -- tables, or the cluster ------------------------------------------------------------------------
 
-    async def _tables(self, names: Sequence[str], what: Examination, results: Results) -> None:
+    async def _tables(self, names: Sequence[str], scope: Examination, results: Results) -> None:
         began = asyncio.get_running_loop().time()
 
-        async def confirm(seen: TableSeen, findings: list[Finding]) -> None:
-            async def look(what: Examination) -> list[Finding]:
-                return (await self._look_at_tables((seen.name,), what))[0][1]
+        async def confirm(observed: ObservedTable, findings: list[Finding]) -> None:
+            async def look(scope: Examination) -> list[Finding]:
+                return (await self._look_at_tables((observed.name,), scope))[0][1]
 
-            reported = await self._confirmed(look, what, began, findings)
-            await results.put((len(seen.operations), reported))
+            reported = await self._confirmed(look, scope, began, findings)
+            await results.put((len(observed.operations), reported))
 
-        await asyncio.gather(*(confirm(*one) for one in await self._look_at_tables(names, what)))
+        await asyncio.gather(*(confirm(*pair) for pair in await self._look_at_tables(names, scope)))
 
     async def _confirmed(
         self,
         look: Callable[[Examination], Awaitable[list[Finding]]],
-        what: Examination,
+        scope: Examination,
         began: float,
         first: list[Finding],
     ) -> list[Reported]:
         """Findings that are in every look for their required time. ``first``: those of the first look."""
         loop = asyncio.get_running_loop()
-        suspects: dict[tuple[str, ...], Finding] = {one.identity: one for one in first}
+        suspects: dict[tuple[str, ...], Finding] = {finding.identity: finding for finding in first}
         confirmed: dict[tuple[str, ...], Finding] = {}
         while suspects:
-            for identity, one in list(suspects.items()):
-                if loop.time() - began >= one.persists_s:
+            for identity, finding in list(suspects.items()):
+                if loop.time() - began >= finding.persists_s:
                     confirmed[identity] = suspects.pop(identity)
             if not suspects:
                 break
             await asyncio.sleep(LOOK_EVERY_S)
-            again: dict[tuple[str, ...], Finding] = {one.identity: one for one in await look(what)}
+            again: dict[tuple[str, ...], Finding] = {
+                finding.identity: finding for finding in await look(scope)
+            }
             suspects = {identity: again[identity] for identity in suspects.keys() & again.keys()}
             # A fix compares what was seen last: a busy table has moved on since the first look.
             confirmed |= {identity: again[identity] for identity in confirmed.keys() & again.keys()}
         findings = worst(list(confirmed.values()))
-        if not what.fix:
-            return [Reported(one) for one in findings]
-        fixing = Fixing(self._client, self._blocking, _remove, by=what.by, at=self._wall())
-        reported = [await apply(fixing, one) for one in findings]
+        if not scope.fix:
+            return [Reported(finding) for finding in findings]
+        fixing = Fixing(self._client, self._blocking, _remove, by=scope.by, at=self._wall())
+        reported = [await apply(fixing, finding) for finding in findings]
         await prune_softly(self._client, self._client.keyspace.audit_prefix)
         return reported
 
-    async def _look_at_cluster(self, what: Examination) -> list[Finding]:
+    async def _look_at_cluster(self, scope: Examination) -> list[Finding]:
         health = await read_health(self._client.config)
-        found = check_etcd(health) + check_members(await read_members(self._client), self._wall())
+        findings = check_etcd(health) + check_members(await read_members(self._client), self._wall())
         async with aclosing(read_claims(self._client)) as claims:
             async for claim in claims:
-                found += check_claim(claim)
-        known = {one.subject for one in found}
-        indexes = await check_indexes(self._client, values=what.deep)
-        return found + [one for one in indexes if one.subject not in known]
+                findings += check_claim(claim)
+        known = {finding.subject for finding in findings}
+        indexes = await check_indexes(self._client, values=scope.deep)
+        return findings + [finding for finding in indexes if finding.subject not in known]
 
     async def _look_at_tables(
-        self, names: Sequence[str], what: Examination
-    ) -> list[tuple[TableSeen, list[Finding]]]:
+        self, names: Sequence[str], scope: Examination
+    ) -> list[tuple[ObservedTable, list[Finding]]]:
         records = await self._records(names)
         # Folders before etcd: see files.py.
         folders = await asyncio.gather(*(self._staged_folders(record) for record in records))
-        seen = await read_tables(self._client, names)
-        looks = (self._look_at(*one, what) for one in zip(seen, records, folders, strict=True))
-        return list(zip(seen, await asyncio.gather(*looks), strict=True))
+        observed = await read_tables(self._client, names)
+        looks = (self._look_at(*table, scope) for table in zip(observed, records, folders, strict=True))
+        return list(zip(observed, await asyncio.gather(*looks), strict=True))
 
     async def _look_at(
-        self, seen: TableSeen, record: TableRecord | None, folders: list[str] | Exception, what: Examination
+        self,
+        observed: ObservedTable,
+        record: TableRecord | None,
+        folders: list[str] | Exception,
+        scope: Examination,
     ) -> list[Finding]:
-        findings = check_table(seen) + check_progress(seen, self._wall(), what.patience)
-        findings += [*check_backlog(seen, what.patience), *check_pauses(seen), *check_location(seen)]
-        findings += check_schedules(seen)
-        if what.deep:
-            known = {one.subject for one in findings}
-            async with aclosing(unreadable_keys(self._client, seen.keys.prefix, values=True)) as keys:
-                findings += [seen.unreadable(*one) async for one in keys if text(one[0]) not in known]
+        findings = check_table(observed) + check_progress(observed, self._wall(), scope.patience)
+        findings += [
+            *check_backlog(observed, scope.patience),
+            *check_pauses(observed),
+            *check_location(observed),
+        ]
+        findings += check_schedules(observed)
+        if scope.deep:
+            known = {finding.subject for finding in findings}
+            async with aclosing(unreadable_keys(self._client, observed.keys.prefix, values=True)) as keys:
+                findings += [
+                    observed.unreadable(*finding) async for finding in keys if text(finding[0]) not in known
+                ]
         if record is not None:
-            findings += await self._files_of(seen, record, folders, what)
+            findings += await self._files_of(observed, record, folders, scope)
         return findings
 
     async def _files_of(
-        self, seen: TableSeen, table: TableRecord, folders: list[str] | Exception, what: Examination
+        self, observed: ObservedTable, table: TableRecord, folders: list[str] | Exception, scope: Examination
     ) -> list[Finding]:
         """What is wrong with its files; that they cannot be looked at ends the looks at no other table."""
         try:
             try:
-                return await self._look_at_files(seen, table, folders, what)
+                return await self._look_at_files(observed, table, folders, scope)
             except Compacted:
-                seen = await read_table(self._client, seen.name)
-                return await self._look_at_files(seen, table, folders, what)
+                observed = await read_table(self._client, observed.name)
+                return await self._look_at_files(observed, table, folders, scope)
         except Exception as error:  # any error of etcd or of a file system
             return [
-                seen.finding(
+                observed.finding(
                     "FOLDER_UNREADABLE",
                     persists_s=1.0,
-                    sentence=f"the files of table {seen.name!r} could not be looked at "
+                    sentence=f"the files of table {observed.name!r} could not be looked at "
                     f"({type(error).__name__}: {error})",
                     remedy="give this coordinator access to the table's location, or try again later",
                 )
@@ -290,7 +302,7 @@ class Doctor:
             return error
 
     async def _look_at_files(
-        self, seen: TableSeen, table: TableRecord, folders: list[str] | Exception, what: Examination
+        self, observed: ObservedTable, table: TableRecord, folders: list[str] | Exception, scope: Examination
     ) -> list[Finding]:
         from distop.coordinator.doctor.files import (
             check_head,
@@ -301,28 +313,28 @@ class Doctor:
         from distop.lake.cleanup.inspection import staged_files
 
         findings: list[Finding] = []
-        view, head = None, _head_of(seen) if table.format == "iceberg" else None
+        view, head = None, _head_of(observed) if table.format == "iceberg" else None
         if head is not None:
-            view, failed = await self._view(seen, table, head, deep=what.deep)
+            view, failed = await self._view(observed, table, head, deep=scope.deep)
             findings += [failed] if failed is not None else []
             if view is not None:
-                chunks = ChunkReader(self._client, table, seen.revision)
-                findings += await self._blocking(seen.name, check_head, seen, head, view, chunks)
-                findings += check_values(seen, view)
+                chunks = ChunkReader(self._client, table, observed.revision)
+                findings += await self._blocking(observed.name, check_head, observed, head, view, chunks)
+                findings += check_values(observed, view)
                 if view.gone:
-                    findings += await self._not_in_history(seen, view)
+                    findings += await self._not_in_history(observed, view)
         if isinstance(folders, Exception):
             if findings:
                 return findings  # such as a head that cannot be read, either
             raise folders
-        unowned = unowned_folders(seen, folders)
+        unowned = unowned_folders(observed, folders)
         files: dict[str, list[Entry]] = {}
         for folder, operation in unowned.items():
-            if operation is not None or what.deep:
-                files[folder] = await self._blocking(seen.name, staged_files, table, folder)
-        return findings + check_staged(seen, table, unowned, files, view, self._wall())
+            if operation is not None or scope.deep:
+                files[folder] = await self._blocking(observed.name, staged_files, table, folder)
+        return findings + check_staged(observed, table, unowned, files, view, self._wall())
 
-    async def _not_in_history(self, seen: TableSeen, view: TableView) -> list[Finding]:
+    async def _not_in_history(self, observed: ObservedTable, view: TableView) -> list[Finding]:
         """What counts as applied, and was taken out of the table's history."""
         from distop.catalog.pointers import FOREIGN
         from distop.coordinator.doctor.files import counted_as_applied, gone_from_history, not_in_history
@@ -330,21 +342,21 @@ class Doctor:
 
         gone = gone_from_history(view)
         try:
-            ends = await read_ends(self._client, seen, gone)
-            applied = counted_as_applied(seen, gone, ends, self._wall())
+            ends = await read_ends(self._client, observed, gone)
+            applied = counted_as_applied(observed, gone, ends, self._wall())
         except CorruptRecord:
             return []  # a deep look reports it
         if not any((applied.batches, applied.unordered, applied.requests)):
             return []
         undoes = RollbackDifference(gone=applied, back=Done(), left=done_by(view.live))
-        fix, by = None, str(OperationId(seen.name, FOREIGN, 0))
+        fix, by = None, str(OperationId(observed.name, FOREIGN, 0))
         with suppress(Busy, PreconditionFailed):  # others are put back at present, or these are too many
-            txn = await rollback_txn(self._client, seen.keys, undoes, by=by, now=self._wall())
-            fix = Change("took it back", Txn((unchanged(seen.head),)) + txn)
-        return list(not_in_history(seen, applied, fix))
+            txn = await rollback_txn(self._client, observed.keys, undoes, by=by, now=self._wall())
+            fix = Change("took it back", Txn((unchanged(observed.head),)) + txn)
+        return list(not_in_history(observed, applied, fix))
 
     async def _view(
-        self, seen: TableSeen, table: TableRecord, head: Head, *, deep: bool
+        self, observed: ObservedTable, table: TableRecord, head: Head, *, deep: bool
     ) -> tuple[TableView | None, Finding | None]:
         from distop.coordinator.doctor.files import head_unreadable, not_supported
         from distop.lake.cleanup.inspection import view_table
@@ -354,24 +366,24 @@ class Doctor:
             return view_table(head.metadata_location, deep=deep, storage=storage_of(table))
 
         try:
-            return await self._blocking(seen.name, view, limit_s=LIMIT_S if deep else LOOK_S), None
+            return await self._blocking(observed.name, view, limit_s=LIMIT_S if deep else LOOK_S), None
         except UnsupportedType as error:
-            return None, not_supported(seen, head, error)
+            return None, not_supported(observed, head, error)
         except CorruptRecord as error:
-            return None, head_unreadable(seen, head, error.message, missing=True)
+            return None, head_unreadable(observed, head, error.message, missing=True)
         except DistopError as error:
-            return None, head_unreadable(seen, head, error.message, missing=False)
+            return None, head_unreadable(observed, head, error.message, missing=False)
         except Exception as error:  # any error of a file system
             why = f"{type(error).__name__}: {error}"
-            return None, head_unreadable(seen, head, why, missing=False)
+            return None, head_unreadable(observed, head, why, missing=False)
 
     async def _blocking(self, table: str, call: Callable[..., T], *args: Any, limit_s: float = LOOK_S) -> T:
         return await self._looks.blocking(table, "a look of the doctor", call, *args, limit_s=limit_s)
 
 
-def _head_of(seen: TableSeen) -> Head | None:
+def _head_of(observed: ObservedTable) -> Head | None:
     try:
-        return decode(seen.head.value, Head, seen.head.key) if seen.head.exists else None
+        return decode(observed.head.value, Head, observed.head.key) if observed.head.exists else None
     except CorruptRecord:
         return None  # reported among the records
 

@@ -58,56 +58,56 @@ class Slot:
         self.not_before = 0.0
         self.failures = tracked.completion.attempts
         """Failed attempts at the present action in a row, with those of the leaders before."""
-        self._said = JobCountsRecord()
-        self._say_at = 0.0
-        self._saying: asyncio.Task[None] | None = None
+        self._recorded = JobCountsRecord()
+        self._record_at = 0.0
+        self._recording: asyncio.Task[None] | None = None
 
     def tasks(self) -> list[asyncio.Task[None]]:
         """The running tasks."""
-        return [task for task in (self.task, self._saying) if task is not None]
+        return [task for task in (self.task, self._recording) if task is not None]
 
     def due(self, now: float) -> list[float]:
         """The times of its timers."""
-        times = [self._say_at] if self._has_news() else []
+        times = [self._record_at] if self._is_outdated() else []
         if self.task is None:
             times.append(self.not_before)
             if self.deadline is not None:
                 times.append(self.deadline)
         return [time for time in times if time > now]
 
-    def _has_news(self) -> bool:
+    def _is_outdated(self) -> bool:
         """Whether ``.jobCounts``, if the operation has it, is out of date; or ``.events`` must be written."""
         if self.tracked.state != RUNNING:
             return False
-        if self.tracked.timeline.unsaid or not self.tracked.has_many:
-            return self.tracked.timeline.unsaid
-        jobs, said = self.tracked.jobs, self._said
-        return (jobs.succeeded, jobs.failed) != (said.succeeded, said.failed)
+        if self.tracked.timeline.unrecorded or not self.tracked.has_many:
+            return self.tracked.timeline.unrecorded
+        jobs, recorded = self.tracked.jobs, self._recorded
+        return (jobs.succeeded, jobs.failed) != (recorded.succeeded, recorded.failed)
 
-    def say_progress(self, client: EtcdClient, epoch: Epoch, now: float) -> None:
+    def record_progress(self, client: EtcdClient, epoch: Epoch, now: float) -> None:
         """Record how many jobs are done, and what no other key says for long, if it is time.
 
         Nothing depends on it, and it is soon repeated. So nothing waits for it.
         """
-        if self._say_at > now or not self._has_news():
+        if self._record_at > now or not self._is_outdated():
             return
-        self._said, self._say_at = self.tracked.counts(), now + COUNT_EVERY_S
+        self._recorded, self._record_at = self.tracked.counts(), now + COUNT_EVERY_S
         keys, timeline = self.tracked.keys, self.tracked.timeline
         puts: tuple[Put, ...] = ()
         if self.tracked.has_many:
-            puts = (Put(keys.job_counts, encode(self._said, checked=False)),)
-        if timeline.unsaid:
+            puts = (Put(keys.job_counts, encode(self._recorded, checked=False)),)
+        if timeline.unrecorded:
             puts += (Put(keys.events, encode(self.tracked.events())),)
-        told, timeline.unsaid = timeline.unsaid, False
+        had_events, timeline.unrecorded = timeline.unrecorded, False
         txn = Txn((equals(keys.state, RUNNING), epoch.held()), puts, lane=keys.table_prefix)
 
-        async def say() -> None:
+        async def send() -> None:
             try:
                 await client.txn(txn, timeout_s=COUNT_EVERY_S)
             except DistopError:
-                timeline.unsaid |= told
+                timeline.unrecorded |= had_events
 
-        self._saying = asyncio.create_task(say())
+        self._recording = asyncio.create_task(send())
 
 
 class Alarm:
@@ -216,10 +216,10 @@ class TableDriver:
     def look_again(self) -> None:
         """Call when something has changed that the driver does not watch itself."""
         self._alarm.ring()
-        self._heed_backlog()
+        self._notify_drainer()
 
-    def _heed_backlog(self) -> None:
-        self._drainer.heed()
+    def _notify_drainer(self) -> None:
+        self._drainer.notify()
         self.idle_since = None
 
     def key_read(self, kv: KeyValue) -> None:
@@ -291,7 +291,7 @@ class TableDriver:
         self._listed = True
         self._drainer.begin(revision, work=bool(read.got(1)))
         self._cache.follow(revision)
-        self._results.hear(self._keys.history_prefix)
+        self._results.follow_table(self._keys.history_prefix)
         self._note_idle()
         self._alarm.ring()
         return revision
@@ -342,7 +342,7 @@ class TableDriver:
             deadline = self._clock() + arg.started_at + arg.options.deadline_s - self._wall()
         tracked.timeline.lead(event(self._wall(), "led", self._member))
         # Another leader has probably driven it before. Its other keys do not say who.
-        tracked.timeline.unsaid |= self._wall() - arg.started_at > TAKES_OVER_S
+        tracked.timeline.unrecorded |= self._wall() - arg.started_at > TAKES_OVER_S
         self._slots[keys.root] = Slot(tracked, deadline)
         self._leaders.lead(tracked)
         self._results.lead(self._keys.history(keys.operation))
@@ -391,7 +391,7 @@ class TableDriver:
                 self._cache.follow(batch.revision)
                 if events:
                     self._alarm.ring()
-                self._drainer.reader.heard(batch.revision)
+                self._drainer.reader.observe(batch.revision)
 
     def _check(self) -> None:
         """Raise :class:`LeaseLost` or :class:`LeadershipLost` if the epoch is over."""
@@ -423,11 +423,11 @@ class TableDriver:
         slot = self._slot_of(kv.key)
         if slot is not None:
             ended = slot.tracked.apply_put(kv)
-            self._leaders.heard(slot.tracked.keys.root, kv.key, ended)
+            self._leaders.key_written(slot.tracked.keys.root, kv.key, ended)
             if kv.key in slot.tracked.unreadable:
                 self._report_unreadable(str(slot.tracked.keys.operation), slot.tracked.unreadable[kv.key])
         elif kv.key.startswith(self._of_batches):
-            self._heed_batch(kv.key)  # whatever the name of the batch
+            self._batch_changed(kv.key)  # whatever the name of the batch
         elif kv.key.endswith(b".arg") and kv.create_revision == kv.mod_revision:
             # An operation not known yet: it has just been started, and its other keys follow in the same
             # revision. So nothing needs to be read.
@@ -441,14 +441,14 @@ class TableDriver:
         elif kv.key == self._keys.coordinator:
             self.key_read(kv)
         elif kv.key == self._keys.ordering:
-            self._heed_backlog()
+            self._notify_drainer()
             self.idle_since = None
         else:
             self._cache.apply_put(kv)
 
-    def _heed_batch(self, key: bytes) -> None:
+    def _batch_changed(self, key: bytes) -> None:
         if key.startswith(self._keys.unordered(WAITING)):
-            self._heed_backlog()
+            self._notify_drainer()
             self.idle_since = None
         elif key.startswith(self._keys.backlog_prefix):
             self._drainer.arrived(key)
@@ -486,7 +486,7 @@ class TableDriver:
         """Do what is due; returns the time by which that was decided."""
         now = self._clock()
         for slot in list(self._slots.values()):
-            slot.say_progress(self._client, self._term.epoch, now)
+            slot.record_progress(self._client, self._term.epoch, now)
             if slot.task is not None and slot.task.done():
                 self._reap(slot, now)
             if slot.task is not None:
@@ -497,14 +497,14 @@ class TableDriver:
                 self._slots.pop(slot.tracked.keys.root, None)
                 self._leaders.leave(slot.tracked)
                 if not self._drainer.resting:
-                    self._heed_backlog()  # it was incompatible with a batch, or has applied one
+                    self._notify_drainer()  # it was incompatible with a batch, or has applied one
                 continue
             late = slot.deadline is not None and slot.deadline <= now
             held = self._paused(slot.tracked.keys.operation)
             action = decide(slot.tracked, deadline_passed=late, paused=held)
             # After a failure, actions wait for the back-off; a cancellation does not.
-            stands_back = slot.not_before > now and action == slot.action
-            if not isinstance(action, Wait) and not stands_back:
+            backs_off = slot.not_before > now and action == slot.action
+            if not isinstance(action, Wait) and not backs_off:
                 slot.action = action
                 slot.task = asyncio.create_task(self._perform(slot.tracked, action))
                 slot.task.add_done_callback(lambda _: self._alarm.ring())

@@ -41,13 +41,15 @@ async def finish_drops(client: EtcdClient, prefers_me: Callable[[str], bool], in
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
             try:
-                standing = (await client.scan(prefix)).kvs
+                tombstones = (await client.scan(prefix)).kvs
             except DistopError as error:
                 log.warning("tombstones_not_read", extra={"error": str(error)})
                 continue
-            looks = {one: looks.get(one, 0) + 1 for one in ((kv.key, kv.mod_revision) for kv in standing)}
+            looks = {
+                entry: looks.get(entry, 0) + 1 for entry in ((kv.key, kv.mod_revision) for kv in tombstones)
+            }
             under_way = {key: task for key, task in under_way.items() if not task.done()}
-            for kv in standing:
+            for kv in tombstones:
                 if kv.key not in under_way:
                     seen_s = (looks[kv.key, kv.mod_revision] - 1) * LOOK_EVERY_S
                     under_way[kv.key] = asyncio.create_task(

@@ -269,8 +269,8 @@ class Leadership:
         while True:
             await asyncio.sleep(OWN_KEYS_S)
             bound = await self._client.lease_keys(lease)
-            found = (KeyValue.missing(key.removesuffix(end)) for key in bound if key.endswith(end))
-            names = {name for name, _ in named(found, partial(space.name_in, space.prefix))}
+            removed = (KeyValue.missing(key.removesuffix(end)) for key in bound if key.endswith(end))
+            names = {name for name, _ in named(removed, partial(space.name_in, space.prefix))}
             drivers = self._drivers.copy()
             wanted = [*(names - self._leaders.keys()), *(drivers.keys() - names)]
             if not wanted:
@@ -325,7 +325,7 @@ class Leadership:
         )
         ticker = self._schedules.tickers[table] = Ticker(self._services, term)
         if self._schedules.is_due(table):
-            ticker.heed()
+            ticker.notify()
         acting = [
             asyncio.create_task(driver.run(), name=f"drive-{table}"),
             asyncio.create_task(ticker.run(), name=f"tick-{table}"),

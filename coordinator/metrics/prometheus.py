@@ -169,8 +169,8 @@ class _Led(Collector):
         yield _family(GaugeMetricFamily, "distop_operations_parked", stuck, ["type"], parked)
         left = "Jobs without a result, of operations led here"
         yield _family(GaugeMetricFamily, "distop_jobs_unfinished", left, ["type"], undone)
-        seen = "Results of jobs seen by leaders here"
-        yield _family(CounterMetricFamily, "distop_jobs_finished", seen, by_state, self._jobs)
+        help_text = "Results of jobs seen by leaders here"
+        yield _family(CounterMetricFamily, "distop_jobs_finished", help_text, by_state, self._jobs)
 
 
 def _family(kind: Any, name: str, text: str, labelled: list[str], values: Mapping[Any, int]) -> Metric:

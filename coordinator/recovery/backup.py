@@ -95,8 +95,8 @@ async def back_up(
     mark = Put(space.backup, encode(BackupRecord(at=at, by=by)))
     argument = to_json({"file": encodable(file.name)}, "file")
     entry = audit_put(space, "backup", by=by, target=space.name, argument=argument, at=at)
-    found = await client.get_range(space.backup, b"")
-    if any(was_restored(kv, found.revision) for kv in found.kvs):
+    markers = await client.get_range(space.backup, b"")
+    if any(was_restored(kv, markers.revision) for kv in markers.kvs):
         raise InvalidArgument(
             "etcd was restored from a backup, and is not repaired yet",
             hint="first: distop doctor --after-restore --fix",
@@ -127,9 +127,9 @@ async def back_up(
         _write_manifest(manifest_of(file), manifest)
     finally:
         with suppress(DistopError):  # etcd may be unreachable; the mark is harmless
-            standing = await client.get(space.backup)
-            if standing.mod_revision == marked.revision:
-                await settle(client, Txn((unchanged(standing),), (DeleteRange(space.backup),)))
+            current = await client.get(space.backup)
+            if current.mod_revision == marked.revision:
+                await settle(client, Txn((unchanged(current),), (DeleteRange(space.backup),)))
     await prune_softly(client, space.audit_prefix)
     return manifest
 
@@ -155,9 +155,9 @@ async def _write(client: EtcdClient, part: Path, limit_s: float) -> _Hashed:
 
 
 def _check_free(file: Path) -> None:
-    for one in (file, manifest_of(file)):
-        if one.exists():
-            raise AlreadyExists(f"{one} exists already", details={"field": "file"})
+    for path in (file, manifest_of(file)):
+        if path.exists():
+            raise AlreadyExists(f"{path} exists already", details={"field": "file"})
 
 
 def _opened(part: Path) -> IO[bytes]:

@@ -43,57 +43,57 @@ def files_without_table(tables: Mapping[str, TableRecord], folders: Collection[s
     for table in tables.values():
         parents.setdefault(table.location.rstrip("/").rpartition("/")[0], storage_of(table))
     known = {table.location.rstrip("/") for table in tables.values()}
-    found, looked = [], 0
+    findings, looked = [], 0
     for parent, storage in parents.items():
         unread: dict[str, Exception] = {}
-        beside: list[Entry] = []
+        siblings: list[Entry] = []
         try:
-            beside = entries(parent, storage)
+            siblings = entries(parent, storage)
         except Exception as error:  # any error of a file system
             unread[parent] = error
-        for entry in beside:
-            place = f"{parent}/{entry.name}"
-            if not entry.is_folder or place in known or looked >= MAX_FOLDERS:
+        for entry in siblings:
+            location = f"{parent}/{entry.name}"
+            if not entry.is_folder or location in known or looked >= MAX_FOLDERS:
                 continue
             looked += 1
             try:
-                strangers = [uuid for uuid in owners(place, storage) if uuid not in tables]
-                found += [_finding(place, uuid, storage) for uuid in strangers]
+                unknown = [uuid for uuid in owners(location, storage) if uuid not in tables]
+                findings += [_finding(location, uuid, storage) for uuid in unknown]
             except Exception as error:
-                unread[place] = error
+                unread[location] = error
         if unread:
-            found.append(_unreadable(parent, unread))
-    return found
+            findings.append(_unreadable(parent, unread))
+    return findings
 
 
 def _unreadable(parent: str, unread: Mapping[str, Exception]) -> Finding:
     """One finding for all: next to tables may be very many folders of others."""
-    place, error = next(iter(unread.items()))
+    location, error = next(iter(unread.items()))
     others = f", nor {len(unread) - 1:,} other folders in {parent}" if len(unread) > 1 else ""
     return Finding(
         code="FOLDER_UNREADABLE",
         subject=parent,
-        sentence=f"{place} cannot be read{others}: tables made after the backup may be there "
+        sentence=f"{location} cannot be read{others}: tables made after the backup may be there "
         f"({type(error).__name__}: {error})",
         remedy="repeat this as a user who may read it, unless only others use it",
     )
 
 
-def _finding(place: str, uuid: str, storage: StorageOptions | None) -> Finding:
-    names = [entry.name for entry in entries(f"{place}/metadata", storage)]
+def _finding(location: str, uuid: str, storage: StorageOptions | None) -> Finding:
+    names = [entry.name for entry in entries(f"{location}/metadata", storage)]
     newest = max((name for name in names if name.endswith(".metadata.json")), default="")
     if newest:
         remedy = (
-            f"to register it again: remove {owner_file(place, uuid)}; in pyiceberg "
-            f"register_table(NAME, {place + '/metadata/' + newest!r}); then: "
+            f"to register it again: remove {owner_file(location, uuid)}; in pyiceberg "
+            f"register_table(NAME, {location + '/metadata/' + newest!r}); then: "
             "distop doctor --after-restore --fix --table NAME"
         )
     else:
         remedy = "create the table again in another folder; remove this one if it is not needed"
     return Finding(
         code="FILES_WITHOUT_TABLE",
-        subject=place,
-        sentence=f"{place} belongs to a table of uuid {uuid}, which etcd does not know: "
+        subject=location,
+        sentence=f"{location} belongs to a table of uuid {uuid}, which etcd does not know: "
         "it was made after the backup",
         remedy=remedy,
     )
@@ -123,7 +123,7 @@ class Mending:
     by: str = ""
 
 
-async def mend(client: EtcdClient, what: Mending, *, now: float) -> AsyncGenerator[Reported, None]:
+async def mend(client: EtcdClient, wanted: Mending, *, now: float) -> AsyncGenerator[Reported, None]:
     """Examine all tables, and repair them if requested; yields the findings.
 
     Parameters
@@ -144,12 +144,12 @@ async def mend(client: EtcdClient, what: Mending, *, now: float) -> AsyncGenerat
     record = decode(installation.value, InstallationRecord, installation.key) if installation.exists else None
     if record is None:
         raise PreconditionFailed(f"there is no installation {space.name!r} in this etcd")
-    if what.table and not (await client.get(space.table(what.table).table)).exists:
-        raise TableNotFound.named(what.table)
+    if wanted.table and not (await client.get(space.table(wanted.table).table)).exists:
+        raise TableNotFound.named(wanted.table)
     first = was_restored(mark, read.revision)
     if first:
         restored = Restored(mark.mod_revision + LEAP, decode(mark.value, BackupRecord, mark.key).at)
-    elif what.anyway:
+    elif wanted.anyway:
         first, restored = True, Restored(read.revision + 1, 0.0)
     elif record.restored:
         restored = Restored(record.restored, 0.0)
@@ -161,7 +161,7 @@ async def mend(client: EtcdClient, what: Mending, *, now: float) -> AsyncGenerat
         )
     async with AsyncExitStack() as stack:
         session = None
-        if what.fix:
+        if wanted.fix:
             session = await stack.enter_async_context(LeaseSession(client, TTL_S))
         if first:
             held = await _held_before(client, restored, session)
@@ -172,19 +172,19 @@ async def mend(client: EtcdClient, what: Mending, *, now: float) -> AsyncGenerat
         async with aclosing(table_names(client)) as listed:
             async for names, _ in listed:
                 for name in names:
-                    mending = TableMending(client, client.keyspace.table(name), restored, what.by, now)
+                    mending = TableMending(client, client.keyspace.table(name), restored, wanted.by, now)
                     with suppress(CorruptRecord):  # reported below
                         if (table := await mending.read()) is not None:
                             places[table.uuid] = table
-                    if what.table in ("", name):
-                        async for reported in mending.mend(session, what.published):
+                    if wanted.table in ("", name):
+                        async for reported in mending.mend(session, wanted.published):
                             held_back = held_back or _is_open(reported)
                             yield reported
-        if not what.table:
-            for finding in await asyncio.to_thread(files_without_table, places, what.folders):
+        if not wanted.table:
+            for finding in await asyncio.to_thread(files_without_table, places, wanted.folders):
                 yield Reported(finding)
-        if first and what.fix and not what.table and not held_back:
-            await _over(client, mark, installation, record, restored, what.by, now)
+        if first and wanted.fix and not wanted.table and not held_back:
+            await _over(client, mark, installation, record, restored, wanted.by, now)
 
 
 async def _held_before(

@@ -51,14 +51,14 @@ RACES = 10
 
 
 async def publish_again(
-    client: EtcdClient, keys: TableKeys, epoch: Epoch, found: AheadSnapshot, now: float
+    client: EtcdClient, keys: TableKeys, epoch: Epoch, snapshot: AheadSnapshot, now: float
 ) -> bool:
     """Make sure that etcd knows a publication; return whether it did not. Idempotent.
 
     Raises :class:`~distop.errors.LeadershipLost` when another process leads the table.
     """
     # The table may have had another name then.
-    operation = replace(OperationId.parse(found.operation), table=keys.name)
+    operation = replace(OperationId.parse(snapshot.operation), table=keys.name)
     op = keys.operation(operation)
     read = await client.read_at_once(
         [Get(op.arg), Get(op.state), Get(keys.history(operation)), Get(keys.ordering)]
@@ -67,10 +67,10 @@ async def publish_again(
         return False
     if read.got(0) and read.got(1):
         arg = decode(read.one(0, op.arg).value, OperationArg, op.arg)
-        if arg.uuid == found.uuid:
-            await _finish(client, keys, op, epoch, arg, found, now)
+        if arg.uuid == snapshot.uuid:
+            await _finish(client, keys, op, epoch, arg, snapshot, now)
             return True
-    await _remember(client, keys, epoch, operation, found)
+    await _remember(client, keys, epoch, operation, snapshot)
     return True
 
 
@@ -80,7 +80,7 @@ async def _finish(
     op: OperationKeys,
     epoch: Epoch,
     arg: OperationArg,
-    found: AheadSnapshot,
+    snapshot: AheadSnapshot,
     now: float,
 ) -> None:
     """End an operation that runs, according to etcd, as its leader did then."""
@@ -89,8 +89,8 @@ async def _finish(
     await settle(client, Txn((epoch.held(),), (Put(op.state, COMMITTING), *held)))
     for _ in range(RACES):
         staged = ordering_of(await client.get(keys.ordering)).staged
-        line = _history(found, arg)
-        if staged is not None and not found.on_main:
+        line = _history(snapshot, arg)
+        if staged is not None and not snapshot.on_main:
             line.facts[BRANCH] = staged.branch
         share = await share_of(client, keys, arg, failure=None, now=now, result=line)
         plan = FinishParts(
@@ -107,14 +107,14 @@ async def _finish(
     raise Busy(f"{arg.id} could not be ended: another process changes its table")
 
 
-def _history(found: AheadSnapshot, arg: OperationArg | None) -> HistoryRecord:
+def _history(snapshot: AheadSnapshot, arg: OperationArg | None) -> HistoryRecord:
     line = HistoryRecord(
         outcome=SUCCESS,
-        uuid=found.uuid,
-        request_id=found.request.id if found.request else "",
-        started_by=found.started_by,
-        finished_at=found.at,
-        facts={"rows": found.rows, "snapshotId": str(found.snapshot_id), "restored": True},
+        uuid=snapshot.uuid,
+        request_id=snapshot.request.id if snapshot.request else "",
+        started_by=snapshot.started_by,
+        finished_at=snapshot.at,
+        facts={"rows": snapshot.rows, "snapshotId": str(snapshot.snapshot_id), "restored": True},
     )
     if arg is None:
         return line
@@ -132,49 +132,49 @@ def _history(found: AheadSnapshot, arg: OperationArg | None) -> HistoryRecord:
 
 
 async def _remember(
-    client: EtcdClient, keys: TableKeys, epoch: Epoch, operation: OperationId, found: AheadSnapshot
+    client: EtcdClient, keys: TableKeys, epoch: Epoch, operation: OperationId, snapshot: AheadSnapshot
 ) -> None:
     line, number = keys.history(operation), keys.next_instance(operation.type)
-    states = [keys.unordered(state, found.unordered) for state in (WAITING, RUNNING, FAILED, DONE)]
-    places = states if found.unordered else []
-    places += [key for batch in found.batches for key in (keys.backlog(batch), keys.applied(batch))]
+    states = [keys.unordered(state, snapshot.unordered) for state in (WAITING, RUNNING, FAILED, DONE)]
+    places = states if snapshot.unordered else []
+    places += [key for batch in snapshot.batches for key in (keys.backlog(batch), keys.applied(batch))]
     wanted = [line, number, keys.ordering, epoch.key, *places]
 
     async def decide(read: TxnResult) -> tuple[Txn | None, None]:
-        standing = {key: read.one(index, key) for index, key in enumerate(wanted)}
-        if standing[line].exists and not _has_staged(standing[keys.ordering], operation):
+        current = {key: read.one(index, key) for index, key in enumerate(wanted)}
+        if current[line].exists and not _has_staged(current[keys.ordering], operation):
             return None, None
-        if standing[epoch.key].create_revision != epoch.revision:
+        if current[epoch.key].create_revision != epoch.revision:
             raise LeadershipLost(f"table {keys.name!r} is led by another process: is a coordinator running?")
-        ops: list[Op] = [] if standing[line].exists else [Put(line, encode(_history(found, None)))]
-        following = max(int(standing[number].value or b"1"), operation.instance + 1)
+        ops: list[Op] = [] if current[line].exists else [Put(line, encode(_history(snapshot, None)))]
+        following = max(int(current[number].value or b"1"), operation.instance + 1)
         ops.append(Put(number, str(following).encode()))
-        if found.request is not None:
-            ops += done_before(keys, _asked(operation, found))
-        ordering = ordering_of(standing[keys.ordering])
+        if snapshot.request is not None:
+            ops += done_before(keys, _asked(operation, snapshot))
+        ordering = ordering_of(current[keys.ordering])
         changed = ordering
         # One that was only written to a branch, to be looked at, is written to another one.
-        batches = found.batches if found.on_main or not ordering.before else ()
+        batches = snapshot.batches if snapshot.on_main or not ordering.before else ()
         if ordering.staged is not None and ordering.staged.batch in batches:
             changed = ordering.unstaged()
         for batch in batches:
-            entry, applied = standing[keys.backlog(batch)], standing[keys.applied(batch)]
+            entry, applied = current[keys.backlog(batch)], current[keys.applied(batch)]
             if not applied.exists:
                 changed = changed.done_with(batch)
-                ops.append(Put(applied.key, _applied(operation, entry, found)))
+                ops.append(Put(applied.key, _applied(operation, entry, snapshot)))
             ops.append(DeleteRange(entry.key))
-        if found.unordered:
-            *open_ones, done = (standing[key] for key in states)
+        if snapshot.unordered:
+            *open_ones, done = (current[key] for key in states)
             queued = next((kv for kv in open_ones if kv.exists), done)
             ops += [DeleteRange(kv.key) for kv in open_ones]
             if not done.exists:
-                ops.append(Put(done.key, _applied(operation, queued, found)))
-            changed = without_failed(changed, found.unordered)
+                ops.append(Put(done.key, _applied(operation, queued, snapshot)))
+            changed = without_failed(changed, snapshot.unordered)
         changed = without_block(changed, *batches)
         if batches or changed != ordering:
             ops += [Put(keys.ordering, encode(changed)), Put(keys.backlog_index, b"{}")]
         compares: tuple[Compare, ...] = (epoch.held(),)
-        compares += tuple(unchanged(kv) for key, kv in standing.items() if key != epoch.key)
+        compares += tuple(unchanged(kv) for key, kv in current.items() if key != epoch.key)
         return Txn(compares, tuple(ops)), None
 
     reads = [Get(key) for key in wanted]
@@ -187,8 +187,8 @@ def _has_staged(ordering: KeyValue, operation: OperationId) -> bool:
     return staged is not None and staged.operation == str(operation)
 
 
-def _asked(operation: OperationId, found: AheadSnapshot) -> OperationArg:
-    request = found.request
+def _asked(operation: OperationId, snapshot: AheadSnapshot) -> OperationArg:
+    request = snapshot.request
     assert request is not None
     note = RequestNote(digest=request.digest, call=request.call, forget_at=request.forget_at)
     return OperationArg(
@@ -198,15 +198,15 @@ def _asked(operation: OperationId, found: AheadSnapshot) -> OperationArg:
         instance=operation.instance,
         request_id=request.id,
         request_note=note,
-        started_at=found.at,
+        started_at=snapshot.at,
     )
 
 
-def _applied(operation: OperationId, queued: KeyValue, found: AheadSnapshot) -> bytes:
+def _applied(operation: OperationId, queued: KeyValue, snapshot: AheadSnapshot) -> bytes:
     """Of a batch; ``queued``: as it was queued before the backup, if it was."""
     record = decode(queued.value, BatchRecord, queued.key) if queued.exists else BatchRecord(type="")
-    together = max(1, len(found.batches))
-    return encode(AppliedRecord.of(operation, record, found.at, _history(found, None), together))
+    together = max(1, len(snapshot.batches))
+    return encode(AppliedRecord.of(operation, record, snapshot.at, _history(snapshot, None), together))
 
 
 async def number_beyond(client: EtcdClient, keys: TableKeys, epoch: Epoch, operation: OperationId) -> None:
@@ -215,10 +215,10 @@ async def number_beyond(client: EtcdClient, keys: TableKeys, epoch: Epoch, opera
     key = keys.next_instance(operation.type)
 
     async def decide(read: TxnResult) -> tuple[Txn | None, None]:
-        standing = read.one(0, key)
-        if int(standing.value or b"1") > operation.instance:
+        current = read.one(0, key)
+        if int(current.value or b"1") > operation.instance:
             return None, None
         put = Put(key, str(operation.instance + 1).encode())
-        return Txn((unchanged(standing), epoch.held()), (put,)), None
+        return Txn((unchanged(current), epoch.held()), (put,)), None
 
     await update(client, [Get(key)], decide, subject=f"table {keys.name!r}")

@@ -61,15 +61,15 @@ def operations_since(table: TableRecord, known: Collection[str], since: float) -
     storage = storage_of(table)
     filesystem, root = file_system(table.location, storage)
     short = {uuid[:12] for uuid in known}
-    found: set[str] = set()
+    operations: set[str] = set()
     for name in visible_files(table.location, storage):
         match = _PART.match(name.rpartition("/")[2])
-        if match is None or match[1] in short or match[1] in found:
+        if match is None or match[1] in short or match[1] in operations:
             continue
         at = modified(filesystem.info(f"{root.rstrip('/')}/{name}"))
         if at is None or at.timestamp() > since - CLOCKS_S:
-            found.add(match[1])
-    return found
+            operations.add(match[1])
+    return operations
 
 
 def _of_delta(table: TableRecord, known: Collection[str], since: float) -> set[str]:
@@ -81,13 +81,13 @@ def _of_delta(table: TableRecord, known: Collection[str], since: float) -> set[s
         history = library.DeltaTable(table.location, storage_options=options).history(COMMITS)
     except TableNotFoundError:
         return set()
-    found = set()
+    operations = set()
     for commit in history:
         token = str(commit.get("distop.token", ""))
         late = float(commit.get("timestamp", 0)) / 1000 > since - CLOCKS_S
         if token and late and token.rpartition("/")[2] not in known:
-            found.add(token.rpartition("/")[0])
-    return found
+            operations.add(token.rpartition("/")[0])
+    return operations
 
 
 LOOK_S = 900.0
@@ -146,20 +146,20 @@ class TableMending:
             if doubts:
                 yield await self._paused(doubts, epoch)
             done = set()
-            for found in ahead.publications if ahead is not None else ():
-                if found.operation and epoch is not None:
-                    await publish_again(self._client, self._keys, epoch, found, self._now)
-                done.add(found.uuid)
+            for publication in ahead.publications if ahead is not None else ():
+                if publication.operation and epoch is not None:
+                    await publish_again(self._client, self._keys, epoch, publication, self._now)
+                done.add(publication.uuid)
             if ahead is not None:
                 yield await self._moved(record, ahead, epoch)
             for arg in running:
                 if arg.uuid not in done and not doubts and record.format == "iceberg":
                     yield await self._given_up(arg, epoch)
         except (DistopError, TimeoutError) as error:
-            said = error.message if isinstance(error, DistopError) else f"it took longer than {LOOK_S:g} s"
+            reason = error.message if isinstance(error, DistopError) else f"it took longer than {LOOK_S:g} s"
             yield Reported(
                 self._finding(
-                    "RESTORE_UNCLEAR", f"table {self._keys.name!r} could not be repaired: {said}", ""
+                    "RESTORE_UNCLEAR", f"table {self._keys.name!r} could not be repaired: {reason}", ""
                 )
             )
 
@@ -234,14 +234,14 @@ class TableMending:
         return not history.kvs and not (await self._client.get(self._keys.watermarks)).exists
 
     async def _running_before(self) -> list[OperationArg]:
-        found = []
+        running = []
         for arg in await active_operations(self._client, self._keys):
             op = self._keys.operation(arg.id)
             read = await self._client.read_at_once([Get(op.arg), Get(op.state)])
             created = read.one(0, op.arg).create_revision
             if created < self._restored.revision and read.one(1, op.state).value in (RUNNING, COMMITTING):
-                found.append(arg)
-        return found
+                running.append(arg)
+        return running
 
     # -- mending -------------------------------------------------------------------------------------
 
@@ -338,8 +338,8 @@ def _forward(marks: Marks, to: Watermarks) -> Marks | None:
     changes: Watermarks = {}
     for source, names in to.items():
         for name, value in names.items():
-            standing = marks.value(source, name)
-            if standing is None or is_after(value, standing):
+            current = marks.value(source, name)
+            if current is None or is_after(value, current):
                 changes.setdefault(source, {})[name] = value
     return marks.then(changes) if changes else None
 

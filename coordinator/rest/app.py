@@ -26,9 +26,9 @@ from distop.coordinator.access.gate import REFUSALS, Gate, denied, seen_by
 from distop.coordinator.api.limits import Callers, Limits
 from distop.coordinator.rest.calls import Call, Reply, json_reply
 from distop.coordinator.rest.namespaces import shown
-from distop.coordinator.rest.problems import problem, told, unsure
+from distop.coordinator.rest.problems import error_reply, problem, unsure
 from distop.coordinator.rest.repeats import Repeats, key_of
-from distop.coordinator.rest.routes import ROUTES, Route, found
+from distop.coordinator.rest.routes import ROUTES, Route, match_path
 from distop.coordinator.web.requests import proof_of
 from distop.coordinator.work.places import Places
 from distop.coordinator.work.work import Work
@@ -76,8 +76,8 @@ def check(who: Caller, route: Route, call: Call) -> None:
     for identifier in named:
         table = table_name(identifier)
         if not who.sees(table) and not route.makes:
-            what, details = "view" if route.of_views else "table", {"table": table}
-            missing = TableNotFound(f"{what} {table!r} does not exist", details=details)
+            kind, details = "view" if route.of_views else "table", {"table": table}
+            missing = TableNotFound(f"{kind} {table!r} does not exist", details=details)
             raise both(missing, NoSuchViewError) if route.of_views else missing
         if not who.may(role, table):
             raise denied(who, role, f"table {table!r}")
@@ -101,7 +101,7 @@ READ_S, CHANGE_S = 30.0, 120.0
 """Seconds that a request may take, with the wait for its turn."""
 TURNED_AWAY = frozenset({401, 403, 404, 408})
 """The answers to requests whose key has not been looked at: the caller's token has run out, say, or its
-rights have changed. A repeat of what was executed must not be told that nothing has happened."""
+rights have changed. A repeat of what was executed must not report that nothing has happened."""
 SENDS_AGAIN = b"ClickHouse/"
 """Those that take 204 for no answer: they send the request again, which then drops what is not there."""
 
@@ -192,13 +192,13 @@ class RestCatalog:
         if path == b"/v1/config" and method == "GET":
             return self._config()
         try:
-            routes, parts = found(path, self._prefix)
+            routes, parts = match_path(path, self._prefix)
         except UnicodeDecodeError:
-            return told(400, "BadRequestException", "the path is not UTF-8")
+            return error_reply(400, "BadRequestException", "the path is not UTF-8")
         if not routes:
             return problem(NotFound(f"there is no {method} {path.decode('latin-1')}"), changes=False)
         if (route := routes.get(method)) is None:
-            return told(405, "MethodNotAllowedException", f"{method} is not among {', '.join(routes)}")
+            return error_reply(405, "MethodNotAllowedException", f"{method} is not among {', '.join(routes)}")
         try:
             call = await self._call(scope, route, {**parts}, receive, who)
             await admit(self._gate, who, route, call)
@@ -285,7 +285,7 @@ class _Refused(Exception):
 
     def __init__(self, status: int, kind: str, message: str) -> None:
         super().__init__(message)
-        self.reply = told(status, kind, message)
+        self.reply = error_reply(status, kind, message)
 
 
 def _agent(scope: Scope) -> bytes:

@@ -11,7 +11,7 @@ from distop.catalog.catalog import EtcdCatalog
 from distop.catalog.namespaces import DEFAULT, namespace_name
 from distop.coordinator.access.callers import Caller
 from distop.coordinator.rest.calls import NOTHING, SEPARATOR, Call, Reply, json_reply
-from distop.coordinator.rest.problems import told
+from distop.coordinator.rest.problems import error_reply
 
 
 def shown(who: Caller, namespace: Identifier) -> bool:
@@ -22,9 +22,9 @@ def shown(who: Caller, namespace: Identifier) -> bool:
 
 def find(catalog: EtcdCatalog, call: Call) -> Reply:
     """The direct children of a namespace, or the top level."""
-    found = [one for one in catalog.list_namespaces(call.parent) if shown(call.who, one)]
-    start = bisect_right(found, tuple(call.page_token.split(SEPARATOR))) if call.page_token else 0
-    page, rest = found[start : start + call.page_size], found[start + call.page_size :]
+    names = [name for name in catalog.list_namespaces(call.parent) if shown(call.who, name)]
+    start = bisect_right(names, tuple(call.page_token.split(SEPARATOR))) if call.page_token else 0
+    page, rest = names[start : start + call.page_size], names[start + call.page_size :]
     return json_reply({"namespaces": page, "next-page-token": SEPARATOR.join(page[-1]) if rest else None})
 
 
@@ -49,7 +49,7 @@ def exists(catalog: EtcdCatalog, call: Call) -> Reply:
 def change(catalog: EtcdCatalog, call: Call) -> Reply:
     removals, updates = call.body.removals or set(), call.body.updates or {}
     if both := sorted(removals & updates.keys()):
-        return told(422, "UnprocessableEntityException", f"to be removed and set: {', '.join(both)}")
+        return error_reply(422, "UnprocessableEntityException", f"to be removed and set: {', '.join(both)}")
     summary = catalog.update_namespace_properties(call.namespace, removals, updates)
     return json_reply({"removed": summary.removed, "updated": summary.updated, "missing": summary.missing})
 

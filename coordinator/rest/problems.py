@@ -85,17 +85,19 @@ def problem(error: Exception, *, changes: bool) -> Reply:
     elif not changes and kind == UNKNOWN:
         status, kind = 503, "ServiceUnavailableException"
     message = str(error) or type(error).__name__
-    return told(status, kind, f"{message} [{error.code}]" if isinstance(error, DistopError) else message)
+    return error_reply(
+        status, kind, f"{message} [{error.code}]" if isinstance(error, DistopError) else message
+    )
 
 
 def unsure(reply: Reply) -> Reply:
     """For a request that may be a repeat: it was not executed now, but may have been before. It has a key, so
     that a repetition does no harm."""
     message = msgspec.json.decode(reply.body)["error"]["message"]
-    return told(503, UNKNOWN, message)
+    return error_reply(503, UNKNOWN, message)
 
 
-def told(status: int, kind: str, message: str) -> Reply:
+def error_reply(status: int, kind: str, message: str) -> Reply:
     """An error in the shape that Iceberg gives it."""
     later = {"retry_after": "1"} if status in (429, 503) else {}
     return json_reply({"error": {"message": message, "type": kind, "code": status}}, status, **later)

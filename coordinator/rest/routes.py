@@ -156,7 +156,7 @@ def _all(call: Call) -> tuple[Identifier, ...]:
 
 @dataclass(frozen=True)
 class Route:
-    """One endpoint."""
+    """An endpoint of the protocol, and how its requests are checked and handled."""
 
     method: str
     path: str
@@ -219,7 +219,7 @@ ROUTES = (
 )
 
 
-def found(path: bytes, prefix: str) -> tuple[dict[str, Route], Mapping[str, str]]:
+def match_path(path: bytes, prefix: str) -> tuple[dict[str, Route], Mapping[str, str]]:
     """The routes of a raw path by method, and the parts that it names. The prefix may be missing: ClickHouse
     and others leave it out of some paths."""
     given = path.decode("latin-1").rstrip("/").split("/")

@@ -33,9 +33,9 @@ def find(catalog: EtcdCatalog, call: Call) -> Reply:
 def page_of(call: Call, after: Callable[[Identifier, Identifier], Iterator[Identifier]]) -> Reply:
     """One page of the entries of a namespace. ``after``: returns all behind the last one seen."""
     last = (*call.namespace, call.page_token) if call.page_token else ()
-    seen = (one for one in after(call.namespace, last) if call.who.sees(table_name(one)))
-    found = list(islice(seen, call.page_size + 1))
-    page, more = found[: call.page_size], len(found) > call.page_size
+    visible = (entry for entry in after(call.namespace, last) if call.who.sees(table_name(entry)))
+    identifiers = list(islice(visible, call.page_size + 1))
+    page, more = identifiers[: call.page_size], len(identifiers) > call.page_size
     named = [{"namespace": identifier[:-1], "name": identifier[-1]} for identifier in page]
     return json_reply({"identifiers": named, "next-page-token": page[-1][-1] if more else None})
 
@@ -52,7 +52,7 @@ def create(catalog: EtcdCatalog, call: Call) -> Reply:
     )
     if wanted.stage_create:
         return _staged(catalog.staged(call.named, *shape))
-    return told(catalog.create_table(call.named, *shape))
+    return loaded_reply(catalog.create_table(call.named, *shape))
 
 
 def absolute(location: str | None) -> str | None:
@@ -79,8 +79,8 @@ def load(catalog: EtcdCatalog, call: Call) -> Reply:
 def loaded(catalog: EtcdCatalog, call: Call, location: str, snapshots: str = "all") -> Reply:
     """The stored metadata of a table or a view, unless the client has it already."""
     etag = _etag(location, snapshots)
-    seen = [one.strip().removeprefix("W/") for one in call.headers.get("if-none-match", "").split(",")]
-    if etag in seen:
+    tags = [tag.strip().removeprefix("W/") for tag in call.headers.get("if-none-match", "").split(",")]
+    if etag in tags:
         return Reply(status=304, headers={"etag": etag})
     text = _text(catalog, location)
     metadata = _with_refs(text) if snapshots == "refs" else msgspec.Raw(text)
@@ -108,7 +108,9 @@ def check_same(call: Call, named: Identifier) -> None:
 def commit_all(catalog: EtcdCatalog, call: Call) -> Reply:
     """Several tables, in one transaction of etcd."""
     changes = call.body.table_changes
-    catalog.commit_all([(one.identifier.identifier, one.requirements, one.updates) for one in changes])
+    catalog.commit_all(
+        [(change.identifier.identifier, change.requirements, change.updates) for change in changes]
+    )
     return NOTHING
 
 
@@ -141,7 +143,7 @@ def _text(catalog: EtcdCatalog, location: str) -> bytes:
     return metadata_text(catalog.file_io(location), location)
 
 
-def told(made: Table | StoredView) -> Reply:
+def loaded_reply(made: Table | StoredView) -> Reply:
     """The answer with a created or changed table or view."""
     location, metadata = made.metadata_location, msgspec.Raw(made.metadata.model_dump_json().encode())
     return json_reply(_loaded(location, metadata), etag=_etag(location, "all"))
@@ -166,5 +168,7 @@ def _with_refs(text: bytes) -> dict[str, Any]:
     metadata: dict[str, Any] = msgspec.json.decode(text)
     named = {ref["snapshot-id"] for ref in metadata.get("refs", {}).values()}
     named.add(metadata.get("current-snapshot-id"))
-    metadata["snapshots"] = [one for one in metadata.get("snapshots", ()) if one["snapshot-id"] in named]
+    metadata["snapshots"] = [
+        snapshot for snapshot in metadata.get("snapshots", ()) if snapshot["snapshot-id"] in named
+    ]
     return metadata

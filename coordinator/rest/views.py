@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from distop.catalog.catalog import EtcdCatalog
 from distop.coordinator.rest.calls import NOTHING, Call, Reply
-from distop.coordinator.rest.tables import absolute, check_same, loaded, page_of, told
+from distop.coordinator.rest.tables import absolute, check_same, loaded, loaded_reply, page_of
 
 
 def find(catalog: EtcdCatalog, call: Call) -> Reply:
@@ -14,12 +14,14 @@ def find(catalog: EtcdCatalog, call: Call) -> Reply:
 
 def create(catalog: EtcdCatalog, call: Call) -> Reply:
     wanted = call.body
-    place, properties = absolute(wanted.location), wanted.properties or {}
-    return told(catalog.create_view(call.named, wanted.columns, wanted.view_version, place, properties))
+    location, properties = absolute(wanted.location), wanted.properties or {}
+    return loaded_reply(
+        catalog.create_view(call.named, wanted.columns, wanted.view_version, location, properties)
+    )
 
 
 def register(catalog: EtcdCatalog, call: Call) -> Reply:
-    return told(catalog.register_view(call.named, call.body.metadata_location))
+    return loaded_reply(catalog.register_view(call.named, call.body.metadata_location))
 
 
 def load(catalog: EtcdCatalog, call: Call) -> Reply:
@@ -34,7 +36,7 @@ def exists(catalog: EtcdCatalog, call: Call) -> Reply:
 
 def commit(catalog: EtcdCatalog, call: Call) -> Reply:
     check_same(call, call.view)
-    return told(catalog.commit_view(call.view, call.body.requirements, call.body.updates))
+    return loaded_reply(catalog.commit_view(call.view, call.body.requirements, call.body.updates))
 
 
 def drop(catalog: EtcdCatalog, call: Call) -> Reply:

@@ -41,19 +41,19 @@ class Condition:
 
 
 def parse_condition(text: str) -> Condition:
-    """Raises :class:`~distop.errors.InvalidArgument`."""
-    if (found := _AFTER.fullmatch(text)) is not None:
-        table = check_table_name(found[1], "when")
-        return Condition(after=After(table=table, source=found[2], partition=found[3], value=found[4]))
-    found = _WRITTEN.fullmatch(text)
-    if found is None or found[1] not in MEASURES:
+    """Parse the text of ``--when``; raises :class:`~distop.errors.InvalidArgument`."""
+    if (match := _AFTER.fullmatch(text)) is not None:
+        table = check_table_name(match[1], "when")
+        return Condition(after=After(table=table, source=match[2], partition=match[3], value=match[4]))
+    match = _WRITTEN.fullmatch(text)
+    if match is None or match[1] not in MEASURES:
         raise InvalidArgument(
             f"{text[:100]!r} is not a condition",
             hint=f"such as 'small_files > 200'; measures: {', '.join(sorted(MEASURES))}; or "
             "'watermark(TABLE, SOURCE, PARTITION) >= VALUE', as distop watermarks TABLE shows them",
             details={"field": "when"},
         )
-    return Condition(measure=found[1], above=int(found[2]))
+    return Condition(measure=match[1], above=int(match[2]))
 
 
 def condition_of(record: ScheduleRecord) -> Condition:
@@ -67,14 +67,14 @@ def after_at(after: After, tick: float, timezone: str) -> After:
     return After(table=after.table, source=parts[0], partition=parts[1], value=parts[2])
 
 
-def is_reached(after: After, standing: str | None) -> bool:
+def is_reached(after: After, current: str | None) -> bool:
     """Whether a watermark is at the value of a condition, or beyond it, in the order of watermarks."""
-    return standing is not None and not is_after(after.value, standing)
+    return current is not None and not is_after(after.value, current)
 
 
-def state_of(standing: str) -> int:
+def state_of(current: str) -> int:
     """A number for a watermark's value: a record has no room for long ones."""
-    return int.from_bytes(sha256(standing.encode()).digest()[:6], "big")
+    return int.from_bytes(sha256(current.encode()).digest()[:6], "big")
 
 
 def check_measured(table: TableRecord) -> None:

@@ -101,7 +101,7 @@ def looks(record: ScheduleRecord, head: int) -> bool:
     return bool(record.measure) and record.pause is None and head not in (0, record.head)
 
 
-def was_told(record: ScheduleRecord, tick: Tick) -> bool:
+def was_skipped(record: ScheduleRecord, tick: Tick) -> bool:
     """Whether this tick of a condition was already counted as skipped, and only waits for its start."""
     return not record.cron and record.skip is not None and record.skip.head == tick.head
 

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 
 from distop.coordinator.metrics.counts import code_of
 from distop.coordinator.schedules.conditions import after_at, is_reached, measured, state_of
-from distop.coordinator.schedules.due import Tick, check_times, due_tick, looks, rested, was_told
+from distop.coordinator.schedules.due import Tick, check_times, due_tick, looks, rested, was_skipped
 from distop.coordinator.schedules.times import rendered
 from distop.coordinator.starting.body import StartBody
 from distop.coordinator.starting.launching import Launched, Launcher
@@ -83,7 +83,7 @@ MAX_MESSAGE_LENGTH = 500
 
 
 @dataclass(frozen=True)
-class Seen:
+class TickerState:
     """The schedules of a table at one revision."""
 
     agenda: KeyValue
@@ -108,20 +108,20 @@ class Ticker:
             before=lambda: reached("schedule.start.before"),
             after=lambda: reached("schedule.start.after"),
         )
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         self.busy = False
         """A tick may be due."""
 
-    def heed(self) -> None:
+    def notify(self) -> None:
         """A time has come, the table's head has moved, or a schedule was changed."""
         self.busy = True
-        self._news.set()
+        self._changed.set()
 
     async def run(self) -> None:
         """Decide ticks until cancelled; raises when the epoch is over."""
         while True:
-            await self._news.wait()
-            self._news.clear()
+            await self._changed.wait()
+            self._changed.clear()
             self._term.check()
             try:
                 done = await self._look()
@@ -136,21 +136,21 @@ class Ticker:
                 done = False
             if not done:
                 await asyncio.sleep(RETRY_S * random.uniform(0.1, 1.0))
-                self._news.set()
-            self.busy = self._news.is_set()
+                self._changed.set()
+            self.busy = self._changed.is_set()
 
     async def _look(self) -> bool:
         """Decide what is due; return whether nothing is left."""
-        seen = await self._read()
-        if not seen.agenda.exists:
+        read = await self._read()
+        if not read.agenda.exists:
             return True
-        if not seen.table.exists:
-            gone = Txn((absent(seen.table.key), unchanged(seen.agenda)), (DeleteRange(seen.agenda.key),))
+        if not read.table.exists:
+            gone = Txn((absent(read.table.key), unchanged(read.agenda)), (DeleteRange(read.agenda.key),))
             return await self._launcher.settled(gone, lambda: None)
-        now, head = self._wall(), seen.head.mod_revision
-        measures, failure = await self._measured(seen)
-        acted, waiting, marks = False, seen.unreadable, dict[str, int]()
-        for name, (kv, record) in seen.schedules.items():
+        now, head = self._wall(), read.head.mod_revision
+        measures, failure = await self._measured(read)
+        acted, waiting, marks = False, read.unreadable, dict[str, int]()
+        for name, (kv, record) in read.schedules.items():
             unmeasured = failure if looks(record, head) else None
             tick = due_tick(record, now, head, measures) if unmeasured is None else Tick(now, head)
             if tick is not None and record.after is not None:
@@ -158,11 +158,11 @@ class Ticker:
             if tick is None:
                 continue
             try:
-                started = await self._start(seen, name, kv, record, tick, unmeasured)
+                started = await self._start(read, name, kv, record, tick, unmeasured)
             except OF_THE_WORLD:
                 raise
             except Exception as error:
-                if was_told(record, tick):
+                if was_skipped(record, tick):
                     waiting = True
                     continue
                 await self._skip(name, kv, record, tick, error)
@@ -173,11 +173,11 @@ class Ticker:
             acted = True
         # Read the decisions before writing when to look next.
         if acted:
-            self._news.set()
+            self._changed.set()
             return True
-        return await self._rest(seen, marks, now, waiting=waiting)
+        return await self._rest(read, marks, now, waiting=waiting)
 
-    async def _read(self) -> Seen:
+    async def _read(self) -> TickerState:
         keys = self._keys
         wanted = [Get(key) for key in (keys.agenda, keys.table, keys.head, keys.pause, keys.run_ops)]
         read = await self._client.read_at_once([*wanted, all_of(keys)])
@@ -192,18 +192,18 @@ class Ticker:
                 log.error("schedule_unreadable", extra={"table": keys.name, "error": str(error)})
         agenda, table, head, pause, run_ops = (read.one(at, get.key) for at, get in enumerate(wanted))
         unreadable = len(schedules) < len(read.got(len(wanted)))
-        return Seen(agenda, table, head, pause, run_ops, schedules, unreadable)
+        return TickerState(agenda, table, head, pause, run_ops, schedules, unreadable)
 
-    async def _measured(self, seen: Seen) -> tuple[Mapping[str, int] | None, Exception | None]:
+    async def _measured(self, read: TickerState) -> tuple[Mapping[str, int] | None, Exception | None]:
         """The measures of the table, or why they are unavailable; neither if no schedule needs them."""
-        head = seen.head.mod_revision
-        if not any(looks(record, head) for _, record in seen.schedules.values()):
+        head = read.head.mod_revision
+        if not any(looks(record, head) for _, record in read.schedules.values()):
             return None, None
         try:
-            table = decode(seen.table.value, TableRecord, seen.table.key)
-            state = decode(seen.head.value, Head, seen.head.key)
-            work, what = self._services.planning, "measuring the table for its schedules"
-            return await work.blocking(table.name, what, measured, table, state, limit_s=MEASURE_S), None
+            table = decode(read.table.value, TableRecord, read.table.key)
+            state = decode(read.head.value, Head, read.head.key)
+            work, label = self._services.planning, "measuring the table for its schedules"
+            return await work.blocking(table.name, label, measured, table, state, limit_s=MEASURE_S), None
         except OF_THE_WORLD:
             raise
         except Exception as error:
@@ -216,21 +216,21 @@ class Ticker:
         looked at: the table is looked at again once that has moved."""
         wanted, keys = after_at(after, tick.at, record.timezone), self._keys.keyspace.table(after.table)
         try:
-            standing, revision = await read_mark(self._client, keys, wanted.source, wanted.partition)
+            current, revision = await read_mark(self._client, keys, wanted.source, wanted.partition)
         except CorruptRecord as error:  # it counts as one that has moved
             log.error("watermark_unreadable", extra={"table": after.table, "error": str(error)})
-            standing, revision = None, -1
+            current, revision = None, -1
         # Another condition may have been evaluated on an earlier one.
         marks[after.table] = min(marks.get(after.table, revision), revision)
-        if standing is None or not is_reached(wanted, standing):
+        if current is None or not is_reached(wanted, current):
             return None
         if record.cron:
             return tick
-        return replace(tick, head=state_of(standing)) if state_of(standing) != record.head else None
+        return replace(tick, head=state_of(current)) if state_of(current) != record.head else None
 
     async def _start(
         self,
-        seen: Seen,
+        read: TickerState,
         name: str,
         kv: KeyValue,
         record: ScheduleRecord,
@@ -246,7 +246,7 @@ class Ticker:
         call = f"schedule.{name}.{kv.mod_revision}"
         request_id = tick_id(name, record, tick.at) if record.cron else call
         body = tick_body(keys.name, kind, record, tick.at, request_id)
-        self._check_free(seen, kind, body, record)
+        self._check_free(read, kind, body, record)
 
         def share(arg: OperationArg) -> Txn:
             return Txn((unchanged(kv),), (Put(kv.key, encode(tick.started(record, str(arg.id)))),))
@@ -256,16 +256,16 @@ class Ticker:
         )
 
     def _check_free(
-        self, seen: Seen, kind: DistributedOperation, body: StartBody, record: ScheduleRecord
+        self, read: TickerState, kind: DistributedOperation, body: StartBody, record: ScheduleRecord
     ) -> None:
         """Raise what a start would, so that the tick is skipped before anything is planned."""
         table, registry = self._keys.name, self._services.registry
-        if seen.pause.exists:
-            pause = decode(seen.pause.value, PauseRecord, seen.pause.key)
+        if read.pause.exists:
+            pause = decode(read.pause.value, PauseRecord, read.pause.key)
             raise TablePaused(f"table {table!r} is paused{said_of(pause)}")
         request = body.request("", kind)
         other = operation_in_the_way(
-            seen.run_ops.value, request, lambda running: registry.compatible(kind, running)
+            read.run_ops.value, request, lambda running: registry.compatible(kind, running)
         )
         if other is not None:
             last = "its last operation, " if str(other) == record.operation else ""
@@ -287,18 +287,18 @@ class Ticker:
             fields = {"table": self._keys.name, "schedule": name, "code": code_of(error), "error": message}
             log.warning("schedule_skipped", extra=fields, exc_info=defect_of(error))
 
-    async def _rest(self, seen: Seen, marks: Mapping[str, int], now: float, *, waiting: bool) -> bool:
+    async def _rest(self, read: TickerState, marks: Mapping[str, int], now: float, *, waiting: bool) -> bool:
         """Record in etcd when to look next, unless something has changed since this look; return whether it
         was."""
         try:
-            agenda = agenda_of(seen.agenda)
+            agenda = agenda_of(read.agenda)
         except CorruptRecord as error:  # a newer version's, as above
             log.error("schedule_unreadable", extra={"table": self._keys.name, "error": str(error)})
             return True
-        records = [record for _, record in seen.schedules.values()]
-        left = rested(agenda, records, seen.head.mod_revision, marks, now, waiting=waiting)
+        records = [record for _, record in read.schedules.values()]
+        left = rested(agenda, records, read.head.mod_revision, marks, now, waiting=waiting)
         if left == agenda:
             return True
-        txn = Txn((unchanged(seen.agenda),), (Put(seen.agenda.key, encode(left)),))
+        txn = Txn((unchanged(read.agenda),), (Put(read.agenda.key, encode(left)),))
         reached("schedule.rest.before")
         return await self._launcher.settled(txn, lambda: reached("schedule.rest.after"))

@@ -40,7 +40,7 @@ class Agenda:
     def __init__(self, keyspace: Keyspace, wall: Callable[[], float], mine: Callable[[str], bool]) -> None:
         self._keyspace, self._wall, self._mine = keyspace, wall, mine
         self._table_of = partial(keyspace.name_in, keyspace.agendas)
-        self._standing: dict[str, AgendaRecord] = {}
+        self._agendas: dict[str, AgendaRecord] = {}
         """The entries of all tables."""
         self._watching: set[str] = set()
         """Those with conditions."""
@@ -53,16 +53,16 @@ class Agenda:
         self._now = 0.0
         """When the clock was last checked."""
 
-    def apply(self, news: Listing | WatchBatch) -> set[str] | None:
+    def apply(self, change: Listing | WatchBatch) -> set[str] | None:
         """Apply a listing or changes; returns the affected tables, ``None``: all."""
-        if isinstance(news, Listing):
-            standing = dict(named(news.kvs, self._table_of))
-            for table in self._standing.keys() - standing.keys():
+        if isinstance(change, Listing):
+            agendas = dict(named(change.kvs, self._table_of))
+            for table in self._agendas.keys() - agendas.keys():
                 self._forget(table)
-            for table, kv in standing.items():
+            for table, kv in agendas.items():
                 self._note(table, kv)
             return None
-        changed = dict(named((event.kv for event in news.events), self._table_of))
+        changed = dict(named((event.kv for event in change.events), self._table_of))
         for table, kv in changed.items():  # the last change of each: the others are history
             self._note(table, kv)
         return set(changed)
@@ -70,7 +70,7 @@ class Agenda:
     def regroup(self) -> None:
         """Other tables may be mine now."""
         self._watching, self._times, self._due, self._moved = set(), [], {}, set()
-        for table, record in self._standing.items():
+        for table, record in self._agendas.items():
             self._enter(table, record)
 
     def _note(self, table: str, kv: KeyValue) -> None:
@@ -78,16 +78,16 @@ class Agenda:
         if not kv.create_revision:
             return  # it was deleted
         try:
-            record = self._standing[table] = decode(kv.value, AgendaRecord, kv.key)
+            record = self._agendas[table] = decode(kv.value, AgendaRecord, kv.key)
         except CorruptRecord:
             return  # a newer version's, whose coordinators handle it
         self._enter(table, record)
-        if len(self._times) > 2 * len(self._standing) + 100:  # most of it is of records that are gone
+        if len(self._times) > 2 * len(self._agendas) + 100:  # most of it is of records that are gone
             self._times = [entry for entry in set(self._times) if self._is_current(*entry)]
             heapq.heapify(self._times)
 
     def _is_current(self, due: float, table: str) -> bool:
-        record = self._standing.get(table)
+        record = self._agendas.get(table)
         return record is not None and record.due == due and table not in self._due
 
     def _enter(self, table: str, record: AgendaRecord) -> None:
@@ -99,7 +99,7 @@ class Agenda:
             heapq.heappush(self._times, (record.due, table))
 
     def _forget(self, table: str) -> None:
-        self._standing.pop(table, None)
+        self._agendas.pop(table, None)
         self._due.pop(table, None)
         self._watching.discard(table)
         self._moved.discard(table)
@@ -111,7 +111,7 @@ class Agenda:
         self._now = now
         if now < before:
             for table in self._due.keys() - self._moved:
-                due = self._standing[table].due
+                due = self._agendas[table].due
                 if due is not None and due > now:
                     del self._due[table]
                     heapq.heappush(self._times, (due, table))
@@ -143,12 +143,12 @@ class Agenda:
         return [
             table
             for table in self._watching
-            if table not in self._due and not 0 <= now - self._standing[table].looked_at < AGAIN_S
+            if table not in self._due and not 0 <= now - self._agendas[table].looked_at < AGAIN_S
         ]
 
     def _depends_on(self, table: str) -> dict[bytes, int]:
         """The keys that the table's conditions depend on, with their revisions at the last evaluation."""
-        record, space = self._standing[table], self._keyspace
+        record, space = self._agendas[table], self._keyspace
         known = {space.table(name).watermarks: revision for name, revision in record.marks.items()}
         return known | ({space.table(table).head: record.head} if record.watches else {})
 
@@ -189,7 +189,7 @@ class Timekeeping:
         reconcile: Callable[[Iterable[str] | None], None],
     ) -> None:
         self._client, self._wall, self._reconcile = client, wall, reconcile
-        self._agenda, self._news = Agenda(client.keyspace, wall, mine), asyncio.Event()
+        self._agenda, self._changed = Agenda(client.keyspace, wall, mine), asyncio.Event()
         self._admitted: dict[str, float] = {}
         """Tables being checked, with the time since when."""
         self.known = False
@@ -200,7 +200,7 @@ class Timekeeping:
     def regroup(self) -> None:
         """Call when the tables that this coordinator should lead may have changed."""
         self._agenda.regroup()
-        self._heed(self._admit())
+        self._notify_tickers(self._admit())
 
     def due(self) -> Iterable[str]:
         """The tables whose schedules must be checked now."""
@@ -229,9 +229,9 @@ class Timekeeping:
             new = self._admit()
             # A table that is being checked is only checked again if it has changed.
             admitted = self._admitted.keys()
-            self._heed(set(admitted) if changed is None else new | (changed & admitted))
+            self._notify_tickers(set(admitted) if changed is None else new | (changed & admitted))
             self._reconcile(changed)
-            self._news.set()
+            self._changed.set()
 
     def _admit(self) -> set[str]:
         """Admit as many waiting tables as there are free slots, the longest waiting first; return them."""
@@ -245,13 +245,13 @@ class Timekeeping:
 
     async def _keep_time(self) -> None:
         while True:
-            self._news.clear()
-            self._heed(self._admit())
+            self._changed.clear()
+            self._notify_tickers(self._admit())
             try:
                 async with asyncio.timeout(self._agenda.wait_s(LONGEST_WAIT_S)):
-                    await self._news.wait()
+                    await self._changed.wait()
             except TimeoutError:
-                self._heed(set(self._admitted))  # again, in case an event was missed
+                self._notify_tickers(set(self._admitted))  # again, in case an event was missed
 
     async def _follow_heads(self) -> None:
         while True:
@@ -267,9 +267,9 @@ class Timekeeping:
             self._agenda.moved(
                 {get.key: read.one(index, get.key).mod_revision for index, get in enumerate(gets)}
             )
-            self._news.set()
+            self._changed.set()
 
-    def _heed(self, tables: set[str]) -> None:
+    def _notify_tickers(self, tables: set[str]) -> None:
         for table in tables & self.tickers.keys():
-            self.tickers[table].heed()
+            self.tickers[table].notify()
         self._reconcile(tables)

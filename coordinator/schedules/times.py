@@ -131,9 +131,9 @@ def last_tick(cron: str, after: float, until: float, timezone: str = "") -> floa
     if tick > until:
         return None
     back = CronSim(cron, datetime.fromtimestamp(int(until) + 1, zone_of(timezone)), reverse=True)
-    found = next(back, None)
-    if found is not None and found.timestamp() <= until:
-        tick = max(tick, found.timestamp())
+    last = next(back, None)
+    if last is not None and last.timestamp() <= until:
+        tick = max(tick, last.timestamp())
     # Backwards the library may pass over times of a repeated hour: no more than those of one day.
     while (following := next_tick(cron, tick, timezone)) <= until:
         tick = following

@@ -160,8 +160,8 @@ class Launcher:
             await asyncio.wait({task}, timeout=work.LONG_S)
             while not task.done():
                 read = await self._client.read_at_once([Get(pause), *(Get(kv.key) for kv in depends_on)])
-                standing = (read.one(index, kv.key) for index, kv in enumerate(depends_on, 1))
-                if read.got(0) or any(now != kv for now, kv in zip(standing, depends_on, strict=True)):
+                current = (read.one(index, kv.key) for index, kv in enumerate(depends_on, 1))
+                if read.got(0) or any(now != kv for now, kv in zip(current, depends_on, strict=True)):
                     return None
                 await asyncio.wait({task}, timeout=LOOK_S)
             return task.result()

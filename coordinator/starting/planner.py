@@ -94,8 +94,8 @@ class Planner:
         self._planning += 1
         self._metrics.planning(self._planning)
         try:
-            what = f"planning {kind.type}{whose}"
-            return await self.work.user(kind, request.table.name, what, call, deadline_s=deadline_s)
+            label = f"planning {kind.type}{whose}"
+            return await self.work.user(kind, request.table.name, label, call, deadline_s=deadline_s)
         finally:
             self._planning -= 1
             self._metrics.planning(self._planning)
@@ -160,7 +160,7 @@ class Planning:
         return await self._planner.preview(self.kind, await self._request(state), self._deadline_s)
 
     async def _request(self, state: TableState) -> PlanRequest:
-        seen = await active_operations(self._client, self._keys) if self.kind.sees_active else ()
+        active = await active_operations(self._client, self._keys) if self.kind.sees_active else ()
         return PlanRequest(
             table=state.record,
             head=state.head,
@@ -168,7 +168,7 @@ class Planning:
             argument=instead(self.body.argument, state.instead_of),
             partitions=self.body.partitions or None,
             options=self.body.options,
-            active=seen,
+            active=active,
             object=self.body.object,
             index=state.index,
         )

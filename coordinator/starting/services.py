@@ -35,7 +35,7 @@ class Services:
     caches: LeaderCaches = field(default_factory=LeaderCaches)
     admission: Admission = field(default_factory=Admission)
     clock: Callable[[], float] = boot_clock
-    """Seconds, monotonic."""
+    """Monotonic seconds, for timers."""
     wall: Callable[[], float] = time.time
     """Seconds since the Unix epoch: for records, and to compare with those that other hosts have written."""
 

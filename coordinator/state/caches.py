@@ -103,7 +103,7 @@ class Listener(Protocol):
     def moved(self) -> None:
         """Its leader is here now, or no longer."""
 
-    def heard(self, key: bytes, ended: JobEnd | None) -> None:
+    def key_written(self, key: bytes, ended: JobEnd | None) -> None:
         """One of its keys was written and the write has been applied: a finished job's, or its own."""
 
 
@@ -136,11 +136,11 @@ class LocalLeaders:
             with _leader_goes_on():
                 listener.moved()
 
-    def heard(self, root: bytes, key: bytes, ended: JobEnd | None) -> None:
+    def key_written(self, root: bytes, key: bytes, ended: JobEnd | None) -> None:
         """A key of an operation that is led here was written."""
         for listener in self._listeners.get(root, ()):
             with _leader_goes_on():
-                listener.heard(key, ended)
+                listener.key_written(key, ended)
 
     def listen(self, root: bytes, listener: Listener) -> None:
         """From now on the listener gets events."""
@@ -178,7 +178,7 @@ class RecentResults:
         self._led: dict[bytes, list[asyncio.Future[KeyValue | None]]] = {}
         self._records: FIFOCache[bytes, KeyValue] = FIFOCache(REMEMBERED)
 
-    def hear(self, prefix: bytes) -> None:
+    def follow_table(self, prefix: bytes) -> None:
         """From now on a leader here sees all ends of a table; ``prefix`` is that of its history."""
         self._tables.add(prefix)
 

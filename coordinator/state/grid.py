@@ -190,7 +190,7 @@ class JobGrid:
     def cells(self, limit: int) -> list[Cell]:
         """At most ``limit`` cells: one a job, or one for several neighbours where there are more jobs."""
         if self.total <= limit:
-            return [self._one(at) for at in range(self.total)]
+            return [self._cell(at) for at in range(self.total)]
         return [
             self._several(part * self.total // limit, (part + 1) * self.total // limit)
             for part in range(limit)
@@ -199,15 +199,15 @@ class JobGrid:
     def some(self, state: str, start: int, count: int) -> tuple[list[tuple[str, str]], int]:
         """Up to ``count`` jobs in a state (empty: in any) from a position of the plan on, each with its
         state; and the position behind them, 0 at the end."""
-        found: list[tuple[str, str]] = []
+        jobs: list[tuple[str, str]] = []
         at = start
-        while len(found) < count:
+        while len(jobs) < count:
             at = self._cells.find(state.encode(), at)
             if not 0 <= at < self.total:
-                return found, 0
-            found.append((self._name(at), chr(self._cells[at])))
+                return jobs, 0
+            jobs.append((self._name(at), chr(self._cells[at])))
             at += 1
-        return found, at if at < self.total and self._cells.find(state.encode(), at) >= 0 else 0
+        return jobs, at if at < self.total and self._cells.find(state.encode(), at) >= 0 else 0
 
     def text(self, limit: int) -> str:
         """The states of :meth:`cells` as one letter each, for programs."""
@@ -218,9 +218,9 @@ class JobGrid:
     def _name(self, at: int) -> str:
         return str(at) if self._names is None else self._names[at]
 
-    def _one(self, at: int) -> Cell:
-        state = chr(self._cells[at])
-        return Cell(state, LEVELS if state == SUCCEEDED else 0, self._name(at))  # type: ignore[arg-type]
+    def _cell(self, number: int) -> Cell:
+        state = chr(self._cells[number])
+        return Cell(state, LEVELS if state == SUCCEEDED else 0, self._name(number))  # type: ignore[arg-type]
 
     def _several(self, start: int, end: int) -> Cell:
         jobs, done = end - start, self._cells.count(_SUCCEEDED, start, end)

@@ -46,10 +46,10 @@ R = TypeVar("R", bound=Record)
 TAKEN, WAITS_AGAIN = "taken", "waits again"
 
 
-def event(at: float, what: str, by: str = "", about: str = "") -> OperationEvent:
+def event(at: float, kind: str, by: str = "", about: str = "") -> OperationEvent:
     """One event, at some seconds since the Unix epoch; long texts are cut."""
     return OperationEvent(
-        at=round(at, 3), what=what, by=shortened(by, _MAX_NAME), about=shortened(about, _MAX_TEXT)
+        at=round(at, 3), what=kind, by=shortened(by, _MAX_NAME), about=shortened(about, _MAX_TEXT)
     )
 
 
@@ -60,35 +60,35 @@ class Timeline:
         self._events: list[OperationEvent] = []
         self._left_out = 0
         self._led = False
-        self.unsaid = False
+        self.unrecorded = False
         """Something has happened that the keys of the operation will not say for long."""
 
-    def add(self, one: OperationEvent) -> None:
-        if one in self._events:
+    def add(self, event: OperationEvent) -> None:
+        if event in self._events:
             return
         taken_before = any(other.what in (TAKEN, WAITS_AGAIN) for other in self._events)
-        self.unsaid |= one.what == WAITS_AGAIN or (one.what == TAKEN and taken_before)
-        self._events.append(one)
+        self.unrecorded |= event.what == WAITS_AGAIN or (event.what == TAKEN and taken_before)
+        self._events.append(event)
         if len(self._events) > MAX_EVENTS:
             del self._events[FIRST]
             self._left_out += 1
 
-    def lead(self, one: OperationEvent) -> None:
+    def lead(self, event: OperationEvent) -> None:
         """This process leads from now on, and so knows what is written."""
         self._led = True
-        self.add(one)
+        self.add(event)
 
     def restore(self, record: EventsRecord) -> None:
         """Put what an earlier leader has written before what is known."""
         if not self._led:
             own, self._events, self._left_out = self._events, list(record.events), record.left_out
-            for one in own:
-                self.add(one)
+            for event in own:
+                self.add(event)
 
     def record(self, more: Iterable[OperationEvent] = ()) -> EventsRecord:
         """All of them with some more, by their times: at most ``MAX_EVENTS`` and ``MAX_BYTES``."""
         events = sorted(
-            [*self._events, *(one for one in more if one not in self._events)], key=attrgetter("at")
+            [*self._events, *(event for event in more if event not in self._events)], key=attrgetter("at")
         )
         left_out = self._left_out
         while True:
@@ -226,7 +226,7 @@ class Tracked:
         """The same with what its jobs say."""
         jobs, done = self.jobs, self.jobs.succeeded + self.jobs.failed
         first, last = event(jobs.first_job_at, "first job done"), event(jobs.last_job_at, "last job done")
-        return self.events(*(one for one in (first, last) if one.at and done > (one is last)))
+        return self.events(*(bound for bound in (first, last) if bound.at and done > (bound is last)))
 
     # -- keeping up ----------------------------------------------------------------------------------
 

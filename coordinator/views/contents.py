@@ -93,7 +93,9 @@ def _history(metadata: TableMetadata) -> list[Snapshot]:
 
 def _newest_first(metadata: TableMetadata) -> list[Snapshot]:
     return sorted(
-        metadata.snapshots, key=lambda one: (one.sequence_number or 0, one.timestamp_ms), reverse=True
+        metadata.snapshots,
+        key=lambda snapshot: (snapshot.sequence_number or 0, snapshot.timestamp_ms),
+        reverse=True,
     )
 
 

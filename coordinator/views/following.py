@@ -110,15 +110,15 @@ class Followed:
     @property
     def tracked(self) -> Tracked | None:
         """The present state, to be read at once; of one that is led here, a copy."""
-        seen = self._own
+        current = self._own
         if self._led is not None:
-            seen = copy(self._led)
+            current = copy(self._led)
             for key, revision in self._removed.items():
-                seen.apply_delete(key, revision)
-            seen.revision = self._led.revision
-        if seen is not None:
-            seen.table_pause, seen.revision = self._table_pause, max(seen.revision, self._seen_at)
-        return seen
+                current.apply_delete(key, revision)
+            current.revision = self._led.revision
+        if current is not None:
+            current.table_pause, current.revision = self._table_pause, max(current.revision, self._seen_at)
+        return current
 
     async def look(self, *, events: bool = False) -> tuple[pb.Operation, JobGrid] | None:
         """The present operation and its jobs; ``None`` when it is over. ``events``: with what has happened to
@@ -280,8 +280,8 @@ class Followed:
         if self._led is not None or tracked is None or tracked.has_many or not self.listed.is_set():
             self._moved.set()
 
-    def heard(self, key: bytes, ended: JobEnd | None) -> None:
-        """See :class:`~distop.coordinator.state.caches.Listener`."""
+    def key_written(self, key: bytes, ended: JobEnd | None) -> None:
+        """Apply a write that the leader here has seen: :class:`~distop.coordinator.state.caches.Listener`."""
         if self._led is not None:
             self._note(key, ended)
 
@@ -400,10 +400,10 @@ class Following:
         followed.looked_at = loop.time()
         if self._timer is None:
             self._timer = loop.call_later(self._idle_s, self._expire)
-        seen = await followed.look(events=events)
-        if seen is None and not followed.watchers:
+        tracked = await followed.look(events=events)
+        if tracked is None and not followed.watchers:
             self._drop((operation, True))
-        return seen
+        return tracked
 
     @contextmanager
     def watching(self, operation: OperationId, *, whole: bool) -> Generator[Followed, None, None]:
@@ -426,7 +426,7 @@ class Following:
             followed.notify()
 
     async def close(self) -> None:
-        """Stop following."""
+        """Stop following, and wait until nothing is."""
         if self._timer is not None:
             self._timer.cancel()
         tasks = [task for _, task in self._followed.values()]
@@ -538,8 +538,8 @@ def _as_of(update: tuple[bytes, int], revision: int) -> bytes:
     Protobuf encoding: the last occurrence of a repeated scalar field counts, and messages are
     merged.
     """
-    encoded, said = update
-    if said == revision:
+    encoded, written = update
+    if written == revision:
         return encoded
     says = pb.OperationUpdate(operation=pb.Operation(revision=revision), revision=revision)
     return encoded + says.SerializeToString()

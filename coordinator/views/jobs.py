@@ -23,7 +23,7 @@ PAGE = 30
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One job."""
+    """A job of an operation, as a page shows it."""
 
     partition: str
     state: str

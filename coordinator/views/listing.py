@@ -108,17 +108,17 @@ async def first_tables(
 
     At most :data:`LOOKED` names are examined, whatever was found.
     """
-    found: list[str] = []
+    chosen: list[str] = []
     looked, sees = 0, caller().sees
     limit = count if caller().held.everywhere and not part else PAGE
     async with aclosing(table_names(client, after=after, revision=revision, limit=limit)) as pages:
         async for names, _ in pages:
             for name in names:
                 looked += 1
-                found += [name] if part in name and sees(name) else []
-                if len(found) >= count or looked >= LOOKED:
-                    return found, name
-    return found, ""
+                chosen += [name] if part in name and sees(name) else []
+                if len(chosen) >= count or looked >= LOOKED:
+                    return chosen, name
+    return chosen, ""
 
 
 async def list_operations(client: EtcdClient, request: pb.ListOperationsRequest) -> pb.ListOperationsResponse:
@@ -180,7 +180,9 @@ async def _page_by_time(
     async with aclosing(_by_table(client, request, PageToken(token.revision))) as tables:
         async for _, operations in tables:
             if token.at is not None:
-                operations = [one for one in operations if _newest(one) < (token.at, token.after)]
+                operations = [
+                    operation for operation in operations if _newest(operation) < (token.at, token.after)
+                ]
             best += operations
             if len(best) > 2 * size + ROOM:  # not with every table: each time all of them are sorted
                 best = sorted(best, key=_newest, reverse=True)[: size + 1]
@@ -215,9 +217,9 @@ async def _by_table(
                 each = len(gets) // len(tables)
                 read = await client.read_many(gets, revision=token.revision)
                 for number, keys in enumerate(tables):
-                    found = [read.got(number * each + at) for at in range(each)]
-                    if any(found):
-                        yield keys.name, await _operations_of(client, keys, request, token.revision, *found)
+                    results = [read.got(number * each + at) for at in range(each)]
+                    if any(results):
+                        yield keys.name, await _operations_of(client, keys, request, token.revision, *results)
 
 
 def _peeks(keys: TableKeys, *, live: bool) -> tuple[Get, ...]:
@@ -249,9 +251,9 @@ async def _tables(
     last = ""
     async with aclosing(active):
         async for page in active:
-            found = dict.fromkeys(one.table for one, _ in named(page.kvs, space.parse_active))
-            yield [name for name in found if name != last]
-            last = next(reversed(found), last)
+            tables = dict.fromkeys(operation.table for operation, _ in named(page.kvs, space.parse_active))
+            yield [name for name in tables if name != last]
+            last = next(reversed(tables), last)
 
 
 async def _operations_of(
@@ -267,7 +269,7 @@ async def _operations_of(
     What cannot be read has no state, and so is in every list.
     """
     since = request.since.ToNanoseconds()
-    found: dict[OperationId, pb.Operation] = {}
+    messages: dict[OperationId, pb.Operation] = {}
     for operation, _ in named(active, keys.keyspace.parse_active):
         if request.type not in ("", operation.type):
             continue
@@ -276,16 +278,18 @@ async def _operations_of(
         except CorruptRecord as error:
             live = unreadable(operation, error, revision)
         if live is not None:
-            found[operation] = live
+            messages[operation] = live
     if len(history) == PEEKED:
         history = (await client.scan(keys.history_prefix, revision=revision)).kvs
     for operation, kv in named(history, keys.keyspace.parse_history):
         if request.type in ("", operation.type):
             ended = from_ended(operation, kv, revision)
             if not ended.state or ended.finished_at.ToNanoseconds() >= since:
-                found[operation] = ended
+                messages[operation] = ended
     wanted = set(request.states)
-    chosen = [one for one in found.values() if not wanted or not one.state or one.state in wanted]
+    chosen = [
+        message for message in messages.values() if not wanted or not message.state or message.state in wanted
+    ]
     return sorted(chosen, key=lambda m: (m.started_at.ToNanoseconds(), m.type, m.instance), reverse=True)
 
 

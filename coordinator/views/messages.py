@@ -44,15 +44,19 @@ def member_message(member: MemberRecord, role: str) -> pb.Member:
     older version, has none."""
     sees = caller().sees
     held_up = [
-        one for one in member.held_up if not one.operation or sees(OperationId.parse(one.operation).table)
+        entry
+        for entry in member.held_up
+        if not entry.operation or sees(OperationId.parse(entry.operation).table)
     ]
     return message_of(
         pb.Member,
         member,
         role=member.role or role,
         version=member.distop,
-        calls=[message_of(pb.LongCall, one) for one in member.calls if not one.table or sees(one.table)],
-        held_up=[message_of(pb.HeldUp, one) for one in held_up],
+        calls=[
+            message_of(pb.LongCall, entry) for entry in member.calls if not entry.table or sees(entry.table)
+        ],
+        held_up=[message_of(pb.HeldUp, entry) for entry in held_up],
     )
 
 
@@ -81,7 +85,7 @@ def ordering_message(table: str, record: OrderingRecord, revision: int = 0) -> p
         table=table,
         staged=message_of(pb.Staged, record.staged) if record.staged is not None else None,
         blocked=_block(record.blocked) if record.blocked is not None else None,
-        failed=[_block(one) for one in record.failed],
+        failed=[_block(block) for block in record.failed],
         revision=revision,
     )
 

@@ -54,7 +54,7 @@ def add_live_events(message: pb.Operation, tracked: Tracked) -> None:
     """What has happened to an operation so far."""
     arg, happened = tracked.arg, tracked.all_events()
     start = event(arg.started_at, "started", arg.started_by)
-    message.events.extend(message_of(pb.Event, one) for one in (start, *happened.events))
+    message.events.extend(message_of(pb.Event, entry) for entry in (start, *happened.events))
     message.events_left_out = happened.left_out
 
 
@@ -63,7 +63,7 @@ def add_ended_events(message: pb.Operation, record: HistoryRecord) -> None:
     why = f": {record.error_code}: {record.error}" if record.error_code else ""
     start = event(record.started_at, "started", record.started_by)
     end = event(record.finished_at, "finished", about=record.outcome + why)
-    message.events.extend(message_of(pb.Event, one) for one in (start, *record.events, end))
+    message.events.extend(message_of(pb.Event, entry) for entry in (start, *record.events, end))
     message.events_left_out = record.events_left_out
 
 
@@ -79,7 +79,7 @@ def from_history(operation: OperationId, record: HistoryRecord, revision: int) -
         argument_json=record.argument,
         cancel_requested=record.outcome == "cancelled",
         error=error,
-        events_left_out=0,  # they are only told with the events
+        events_left_out=0,  # only a reply with events has it
         revision=revision,
     )
 
@@ -88,8 +88,8 @@ def _series(note: SeriesNote | None) -> dict[str, Any]:
     if note is None:
         return {}
     last = [
-        {"operation": one.operation, "finishedAt": utc(one.finished_at), "rows": one.rows}
-        for one in reversed(note.last)
+        {"operation": sample.operation, "finishedAt": utc(sample.finished_at), "rows": sample.rows}
+        for sample in reversed(note.last)
     ]
     series = {"name": note.name, "operations": note.count, "rows": note.rows, "since": utc(note.since)}
     return {"series": series | {"last": last}}
@@ -180,10 +180,10 @@ async def read_operation(
     Raises :class:`~distop.errors.OperationNotFound`.
     """
     live = await read_live(client, operation, leads, events=events)
-    found = live if live is not None else await read_finished(client, operation, events=events)
-    if found is None:
+    message = live if live is not None else await read_finished(client, operation, events=events)
+    if message is None:
         raise not_found(operation)
-    return found
+    return message
 
 
 async def read_live(
@@ -250,11 +250,11 @@ async def read_own_keys(
     happened = (keys.events, keys.queued, keys.commit)
     names = (keys.arg, keys.state, keys.runner, keys.run, keys.job_counts, *wishes, *happened)
     if revision:
-        found = await asyncio.gather(*(client.get(name, revision=revision) for name in names))
+        kvs = await asyncio.gather(*(client.get(name, revision=revision) for name in names))
     else:
         result = await client.txn(Txn(then=tuple(Get(name) for name in names)))
-        found, revision = [result.one(index, name) for index, name in enumerate(names)], result.revision
-    return [kv for kv in found if kv.exists], revision
+        kvs, revision = [result.one(index, name) for index, name in enumerate(names)], result.revision
+    return [kv for kv in kvs if kv.exists], revision
 
 
 def not_found(operation: OperationId) -> OperationNotFound:
@@ -288,8 +288,8 @@ async def read_finished(
         if events:
             add_ended_events(message, decode(history.value, HistoryRecord, history.key))
         return message
-    found = await entry_of(client, client.keyspace.table(operation.table), operation)
-    return from_series(operation, *found) if found is not None else None
+    entry = await entry_of(client, client.keyspace.table(operation.table), operation)
+    return from_series(operation, *entry) if entry is not None else None
 
 
 def from_record(operation: OperationId, history: KeyValue, revision: int = 0) -> pb.Operation:

@@ -47,16 +47,16 @@ async def read_table_messages(client: EtcdClient, names: Sequence[str], revision
     kvs = await _read(client, gets, tables, await client.read_many(gets, revision=revision))
     each = len(gets) // max(1, len(tables))
     parts = (kvs[first : first + each] for first in range(0, len(kvs), each or 1))
-    found = (_listed(keys, part, revision) for keys, part in zip(tables, parts, strict=True))
-    return [message for message in found if message is not None]
+    messages = (_listed(keys, part, revision) for keys, part in zip(tables, parts, strict=True))
+    return [message for message in messages if message is not None]
 
 
-def _listed(keys: TableKeys, kvs: Sequence[KeyValue], seen: int) -> pb.Table | None:
+def _listed(keys: TableKeys, kvs: Sequence[KeyValue], revision: int) -> pb.Table | None:
     try:
-        return _message(keys, kvs, seen)
+        return _message(keys, kvs, revision)
     except CorruptRecord as error:
         why = pb.OperationError(code=error.code, message=error.message)
-        return pb.Table(name=keys.name, error=why, revision=seen)
+        return pb.Table(name=keys.name, error=why, revision=revision)
 
 
 def _gets(client: EtcdClient, keys: TableKeys) -> tuple[Get, ...]:
@@ -80,7 +80,7 @@ async def _read(
     return kvs
 
 
-def _message(keys: TableKeys, kvs: Sequence[KeyValue], seen: int) -> pb.Table | None:
+def _message(keys: TableKeys, kvs: Sequence[KeyValue], revision: int) -> pb.Table | None:
     name = keys.name
     table, head, run_ops, leader, pause, ordering, first = kvs
     if not table.exists:
@@ -91,7 +91,7 @@ def _message(keys: TableKeys, kvs: Sequence[KeyValue], seen: int) -> pb.Table | 
         record,
         name=name,
         options_json=to_json(without_secrets(record.options), "options"),
-        revision=seen,
+        revision=revision,
     )
     if head.exists:
         published = decode(head.value, Head, head.key)
@@ -104,7 +104,7 @@ def _message(keys: TableKeys, kvs: Sequence[KeyValue], seen: int) -> pb.Table | 
     if pause.exists:
         message.pause.CopyFrom(pause_of(decode(pause.value, PauseRecord, pause.key), "table"))
     if ordering.exists or first.exists:
-        message.ordering.CopyFrom(ordering_message(name, ordering_of(ordering), seen))
+        message.ordering.CopyFrom(ordering_message(name, ordering_of(ordering), revision))
     if first.exists:
         message.next_batch = first.key[len(keys.backlog_prefix) :].decode(errors="backslashreplace")
         error = pb.OperationError()

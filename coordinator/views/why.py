@@ -39,7 +39,7 @@ class Mood(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """The answer."""
+    """Why an operation or a table makes progress or none, as a sentence."""
 
     mood: Mood
     sentence: str
@@ -81,7 +81,10 @@ def why(
         sentence += f"distop backlog replace {table.name} {rewritten[0]}"
         reason = Reason(reason.mood, f"{reason.sentence}; {sentence}")
     calls = [
-        (one, call) for one in members for call in one.calls if table is not None and call.table == table.name
+        (serving, call)
+        for serving in members
+        for call in serving.calls
+        if table is not None and call.table == table.name
     ]
     if not calls:
         return reason
@@ -92,9 +95,9 @@ def why(
     return Reason(max(reason.mood, Mood.WAITING), sentence)
 
 
-def long_call(what: str, member: str, seconds: float) -> str:
+def long_call(label: str, member: str, seconds: float) -> str:
     """The description of a slow call."""
-    return f"{what} runs for {span(seconds)} on {member} and may hang"
+    return f"{label} runs for {span(seconds)} on {member} and may hang"
 
 
 def _without_calls(
@@ -108,7 +111,7 @@ def _without_calls(
 ) -> Reason:
     """The answer, without slow calls."""
     if table is not None and table.HasField("pause"):
-        held = len([one for one in running if one.state == pb.RUNNING]) + also_running
+        held = len([other for other in running if other.state == pb.RUNNING]) + also_running
         waits = f", {many(held, 'operation')} held" if held else ""
         by = held_by(table.pause, now)
         return Reason(Mood.PAUSED, f"paused{by}: nothing starts{waits}; distop resume {table.name}")
@@ -206,14 +209,14 @@ def _fed(table: pb.Table, leader: str, members: Sequence[pb.Member]) -> Reason |
         return _led(f"batch {first} is being applied", "end it", leader, members)
     error, failed = table.next_batch_error, table.next_batch_attempts
     if error.code == SourceIncomplete.code:
-        what = f"batch {first} waits for its source: {cut(error.message)}; distop backlog rm {name} {first}"
-        return Reason(Mood.WAITING, f"{what} withdraws it")
+        text = f"batch {first} waits for its source: {cut(error.message)}; distop backlog rm {name} {first}"
+        return Reason(Mood.WAITING, f"{text} withdraws it")
     if error.code and not failed:
         return Reason(Mood.STUCK, f"batch {first} cannot be read: {error.code}: {cut(error.message)}")
     if failed:
         tries = f"{many(failed, 'failed attempt')} of {ordering.max_attempts}"
-        what = f"batch {first} is retried after {tries}: {error.code}: {cut(error.message)}"
-        return Reason(Mood.WAITING, what) if leader else _led(what, "apply it", leader, members)
+        text = f"batch {first} is retried after {tries}: {error.code}: {cut(error.message)}"
+        return Reason(Mood.WAITING, text) if leader else _led(text, "apply it", leader, members)
     return _led(f"batch {first} is next", "apply it", leader, members)
 
 
@@ -342,7 +345,9 @@ def _of_operation(operation: pb.Operation, leader: str, members: Sequence[pb.Mem
         case Need.RUNNER:
             ready = many(len(serving), "executor")
             reports = {
-                one.operation: f"; {member.id}: {one.what}" for member in serving for one in member.held_up
+                entry.operation: f"; {member.id}: {entry.what}"
+                for member in serving
+                for entry in member.held_up
             }
             none = (
                 f"{ready} for type {operation.type}, none has taken it yet{reports.get(operation.name, '')}"
@@ -379,27 +384,27 @@ def _acting(operation: pb.Operation, leader: str, members: Sequence[pb.Member], 
         reason = _led(tried, "publish it", leader, members)
         return Reason(max(reason.mood, Mood.WAITING), reason.sentence)
     if operation.state == pb.COMMITTING:
-        what, to_do = f"{name} is committing: all {many(jobs.total, 'job')} done", "publish it"
+        text, to_do = f"{name} is committing: all {many(jobs.total, 'job')} done", "publish it"
     elif operation.state == pb.ABORTING:
         tried = failing + _again(operation.completion, now)
-        what, to_do = f"{name} is being aborted{_because(operation)}{tried}", "abort it"
+        text, to_do = f"{name} is being aborted{_because(operation)}{tried}", "abort it"
     elif operation.cancel_requested:
-        what, to_do = f"{name} is being cancelled: {_done(operation)}", "abort it"
+        text, to_do = f"{name} is being cancelled: {_done(operation)}", "abort it"
     elif _too_many_failed(operation):
-        what, to_do = f"{name} is to be aborted: {many(jobs.failed, 'job')} failed", "abort it"
+        text, to_do = f"{name} is to be aborted: {many(jobs.failed, 'job')} failed", "abort it"
     else:
-        what, to_do = f"{name} is about to commit: {_done(operation, failed=True)}", "publish it"
-    return _led(what, to_do, leader, members)
+        text, to_do = f"{name} is about to commit: {_done(operation, failed=True)}", "publish it"
+    return _led(text, to_do, leader, members)
 
 
 def _calling(operation: pb.Operation, leader: str, members: Sequence[pb.Member], now: float) -> Reason:
     """Its completion has called something slow: a hook, or commit steps."""
     completion, commits = operation.completion, operation.state == pb.COMMITTING
-    what = "committing" if commits else "being aborted"
+    phase = "committing" if commits else "being aborted"
     failing = _failing(operation, now)
     since = span(now - seconds_of(completion.running_since))
     sentence = (
-        f"{short_name(operation)} is {what}{failing}: {completion.running} runs for {since} and may hang"
+        f"{short_name(operation)} is {phase}{failing}: {completion.running} runs for {since} and may hang"
     )
     reason = _led(sentence, "go on", leader, members)
     decide = f"; distop resolve {operation.name} abort ends it" if commits else ""
@@ -410,11 +415,14 @@ def _running(operation: pb.Operation, members: Sequence[pb.Member], now: float) 
     done = _done(operation, failed=True)
     sentence = f"{short_name(operation)} running: {done}, run by {operation.runner}"
     held = {
-        one.operation: one for member in members if member.id == operation.runner for one in member.held_up
+        entry.operation: entry
+        for member in members
+        if member.id == operation.runner
+        for entry in member.held_up
     }
-    if one := held.get(operation.name) or held.get(""):
-        mood = Mood.WAITING if one.operation else Mood.MOVING
-        return Reason(mood, f"{sentence}; for {span(now - seconds_of(one.since))}: {one.what}")
+    if entry := held.get(operation.name) or held.get(""):
+        mood = Mood.WAITING if entry.operation else Mood.MOVING
+        return Reason(mood, f"{sentence}; for {span(now - seconds_of(entry.since))}: {entry.what}")
     silent = now - max(seconds_of(operation.last_job_at), seconds_of(operation.started_at))
     if operation.HasField("last_job_at") and silent > SILENCE_S:
         return Reason(
@@ -425,13 +433,13 @@ def _running(operation: pb.Operation, members: Sequence[pb.Member], now: float) 
     return Reason(Mood.MOVING, sentence)
 
 
-def _led(what: str, to_do: str, leader: str, members: Sequence[pb.Member]) -> Reason:
+def _led(text: str, to_do: str, leader: str, members: Sequence[pb.Member]) -> Reason:
     """The table's leader has to act next."""
     if leader:
-        return Reason(Mood.MOVING, f"{what}; {leader} leads")
+        return Reason(Mood.MOVING, f"{text}; {leader} leads")
     if any(member.role == "coordinator" for member in members):
-        return Reason(Mood.WAITING, f"{what}; waiting for a coordinator to lead the table and {to_do}")
-    return Reason(Mood.STUCK, f"{what}; no coordinator is alive to {to_do}; start one: distop coordinator")
+        return Reason(Mood.WAITING, f"{text}; waiting for a coordinator to lead the table and {to_do}")
+    return Reason(Mood.STUCK, f"{text}; no coordinator is alive to {to_do}; start one: distop coordinator")
 
 
 def held_by(pause: pb.Pause, now: float) -> str:

@@ -74,7 +74,7 @@ class Places:
 
     @property
     def waiting(self) -> int:
-        """Waiting calls."""
+        """How many calls wait for a place."""
         return sum(map(len, self._queues.values()))
 
     @property

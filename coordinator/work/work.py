@@ -37,10 +37,10 @@ _OWN = "distop."
 
 @dataclass(frozen=True, eq=False)
 class Running:
-    """One call."""
+    """A call in progress."""
 
     table: str
-    what: str
+    label: str
     since: float
     """By the monotonic clock."""
     at: float
@@ -81,10 +81,10 @@ class Work:
     def long(self) -> list[Running]:
         """The slow calls, the oldest first."""
         before = time.monotonic() - LONG_S
-        return sorted((one for one in self.running if one.since <= before), key=lambda one: one.since)
+        return sorted((call for call in self.running if call.since <= before), key=lambda call: call.since)
 
     async def blocking(
-        self, table: str, what: str, call: Callable[..., T], *args: Any, limit_s: float | None = None
+        self, table: str, label: str, call: Callable[..., T], *args: Any, limit_s: float | None = None
     ) -> T:
         """Run blocking code of distop in a thread, in turn.
 
@@ -92,12 +92,12 @@ class Work:
         its turn if a limit is given: it then keeps its slot until it ends; :class:`~distop.errors.Busy` when
         it never began.
         """
-        with self._begun(table, what):
-            place: Slot | None = None
+        with self._begun(table, label):
+            slot: Slot | None = None
             try:
                 # Not wait_for: that of Python 3.11 swallows a cancellation that arrives with the result.
                 async with asyncio.timeout(limit_s) as until:
-                    place = await self._places[0].enter(table)
+                    slot = await self._places[0].enter(table)
                     if limit_s is None:
                         until.reschedule(asyncio.get_running_loop().time() + self.limit_s)
                     try:
@@ -105,21 +105,21 @@ class Work:
                             self._threads, _called, call, *args
                         )
                     except BaseException:
-                        place.leave()
+                        slot.leave()
                         raise
-                    running.add_done_callback(lambda _: place.leave())
+                    running.add_done_callback(lambda _: slot.leave())
                     return await asyncio.shield(running)
             except TimeoutError:
                 if not until.expired():
                     raise  # of the call itself
                 limit = self.limit_s if limit_s is None else limit_s
-                raise _too_long(what, limit, place, by_option=limit_s is None) from None
+                raise _too_long(label, limit, slot, by_option=limit_s is None) from None
 
     async def user(
         self,
         kind: DistributedOperation | None,
         table: str,
-        what: str,
+        label: str,
         call: Call[T],
         *,
         check: Callable[[], None] = lambda: None,
@@ -142,32 +142,32 @@ class Work:
         if self._processes is None:
             surroundings = Surroundings(self.registry, check)
             try:
-                return await self.blocking(table, what, call, surroundings, limit_s=deadline_s)
+                return await self.blocking(table, label, call, surroundings, limit_s=deadline_s)
             except CallTimeout:
                 if deadline_s is None:
                     raise
-                raise _too_late(what, deadline_s) from None
+                raise _too_late(label, deadline_s) from None
         if kind is not None and kind.only_computes:
             return call(Surroundings(self.registry, check))
-        with self._begun(table, what):
-            place: Slot | None = None
+        with self._begun(table, label):
+            slot: Slot | None = None
             try:
                 async with asyncio.timeout(deadline_s) as until:
-                    place = await self._places[1].enter(table)
+                    slot = await self._places[1].enter(table)
                     try:
                         await self._load(_modules(call, kind))
                         name = kind.type if kind is not None else ""
                         return await self._processes.run(call, name, limit_s=self.limit_s)
                     finally:
-                        place.leave()
+                        slot.leave()
             except CallTimeout:
-                raise _too_long(what, self.limit_s, place) from None
+                raise _too_long(label, self.limit_s, slot) from None
             except TimeoutError:
                 if not until.expired() or deadline_s is None:
                     raise
-                if place is None:
-                    raise _too_long(what, deadline_s, place) from None
-                raise _too_late(what, deadline_s) from None
+                if slot is None:
+                    raise _too_long(label, deadline_s, slot) from None
+                raise _too_late(label, deadline_s) from None
 
     async def asked(self, kind: DistributedOperation, table: str, method: str, call: Call[T]) -> T:
         """Run a method that only reads its arguments: at once if it is distop's, as :meth:`user` if it is
@@ -187,13 +187,13 @@ class Work:
                 _ = asyncio.get_running_loop().run_in_executor(self._threads, _imported, module)
 
     @contextmanager
-    def _begun(self, table: str, what: str) -> Iterator[None]:
-        one = Running(table, what, time.monotonic(), time.time())
-        self.running.add(one)
+    def _begun(self, table: str, label: str) -> Iterator[None]:
+        running = Running(table, label, time.monotonic(), time.time())
+        self.running.add(running)
         try:
             yield
         finally:
-            self.running.discard(one)
+            self.running.discard(running)
 
 
 def is_own(kind: DistributedOperation, method: str) -> bool:
@@ -223,12 +223,12 @@ def _called(call: Callable[..., T], *args: Any) -> T:
         raise RuntimeError("something that must be there was not found") from error
 
 
-def _too_late(what: str, deadline_s: float) -> DistopError:
-    return DeadlineExceeded(f"{what} has not ended within {deadline_s:.0f} s")
+def _too_late(label: str, deadline_s: float) -> DistopError:
+    return DeadlineExceeded(f"{label} has not ended within {deadline_s:.0f} s")
 
 
-def _too_long(what: str, limit_s: float, place: Slot | None, *, by_option: bool = True) -> DistopError:
-    if place is None:  # it says nothing about the call
-        return Busy(f"{what} has waited {max(limit_s, 0.0):.1f} s for its turn: other calls have not ended")
+def _too_long(label: str, limit_s: float, slot: Slot | None, *, by_option: bool = True) -> DistopError:
+    if slot is None:  # it says nothing about the call
+        return Busy(f"{label} has waited {max(limit_s, 0.0):.1f} s for its turn: other calls have not ended")
     hint = "" if by_option else "remove the cause: its limit is fixed"
-    return CallTimeout(f"{what} has taken longer than {limit_s:g} s", hint=hint)
+    return CallTimeout(f"{label} has taken longer than {limit_s:g} s", hint=hint)

@@ -27,7 +27,7 @@ async def grant(client: EtcdClient, who: str) -> None:
 
 
 def admins(policies: Policies) -> list[str]:
-    policy = policies.standing
+    policy = policies.latest
     return [] if policy is None else [one.who for one in policy.grants]
 
 
@@ -74,9 +74,9 @@ async def test_a_change_is_read_when_the_watch_is_silent(
     monkeypatch.setattr(gate, "read_policy", counted)
     monkeypatch.setattr(gate, "REREAD_S", 0.02)
     async with followed(client) as policies:
-        before, seen = policies.standing, len(reads)
+        before, seen = policies.latest, len(reads)
         await eventually(lambda: len(reads) > seen + 2)
-        assert policies.standing is before
+        assert policies.latest is before
         await grant(client, "jane")
         await eventually(lambda: admins(policies) == ["jane", "root"])
 
@@ -88,7 +88,7 @@ async def test_a_policy_that_was_read_long_ago_is_read_again_before_use(
     monkeypatch.setattr(gate, "STALE_S", 10 * HANG_S)
     await grant(client, "root")
     policies = Policies(client)
-    assert await policies.present() is policies.standing
+    assert await policies.present() is policies.latest
     await grant(client, "jane")
     await policies.present()
     assert admins(policies) == ["root"]

@@ -59,7 +59,7 @@ def expected(method: str, role: Role, *, everywhere: bool, mine: bool) -> str:
     needed = required(method, request, Registry(()))
     if needed.scope is Scope.EVERYTHING and not everywhere:
         return "PERMISSION_DENIED"
-    if needed.scope in (Scope.SEEN, Scope.CALLER):
+    if needed.scope in (Scope.VISIBLE, Scope.CALLER):
         return ""
     if not mine:
         hidden = {Scope.TABLE: HIDDEN[0], Scope.OPERATION: HIDDEN[1]}

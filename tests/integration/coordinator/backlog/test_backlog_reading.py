@@ -60,7 +60,7 @@ class Table:
     async def _write(self, *ops: Op, told: bool = True) -> None:
         revision = (await self._client.txn(Txn(then=ops))).revision
         if told:
-            self.reader.heard(revision)
+            self.reader.observe(revision)
 
     async def first(self) -> list[bytes]:
         return [waiting.kv.key for waiting in (await self.reader.read()).heads]
@@ -96,7 +96,7 @@ async def test_the_first_batches_are_read_whatever_comes_where(client: EtcdClien
 
 async def test_an_unannounced_late_batch_is_read(client: EtcdClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """B4: the index, written with every batch, shows that the event of one is missing."""
-    monkeypatch.setattr("distop.coordinator.backlog.reading.HEAR_S", 0.01)
+    monkeypatch.setattr("distop.coordinator.backlog.reading.EVENT_S", 0.01)
     table = Table(client)
     await table.publish("b", "c")
     await table.first()

@@ -86,7 +86,7 @@ class Leader:
     async def look(self, now: float | None = None) -> None:
         """Look until nothing is left to be decided."""
         self.clock.now = now if now is not None else self.clock.now
-        self.ticker.heed()
+        self.ticker.notify()
         running = asyncio.create_task(self.ticker.run())
 
         async def rests() -> bool:

@@ -251,10 +251,10 @@ def test_a_listener_hears_of_its_operation_alone() -> None:
     """And of nothing once it has let go."""
     leads, heard = LocalLeaders(), Recorder()
     leads.listen(b"a", heard)
-    leads.heard(b"b", b"b.state", None)
-    leads.heard(b"a", b"a.state", None)
+    leads.key_written(b"b", b"b.state", None)
+    leads.key_written(b"a", b"a.state", None)
     leads.forget(b"a", heard)
-    leads.heard(b"a", b"a.cancel", None)
+    leads.key_written(b"a", b"a.cancel", None)
     assert heard.keys == [b"a.state"]
 
 
@@ -263,7 +263,7 @@ def test_a_defect_of_who_looks_on_is_not_the_leaders(caplog: pytest.LogCaptureFi
     leads, heard = LocalLeaders(), Recorder()
     leads.listen(b"a", Recorder(broken=True))
     leads.listen(b"a", heard)
-    leads.heard(b"a", b"a.state", None)
+    leads.key_written(b"a", b"a.state", None)
     assert heard.keys == [b"a.state"]
     assert "listener_failed" in caplog.text
 
@@ -294,7 +294,7 @@ class Recorder:
         """Never, here."""
         raise AssertionError
 
-    def heard(self, key: bytes, ended: object) -> None:
+    def key_written(self, key: bytes, ended: object) -> None:
         """Note it."""
         if self.broken:
             raise RuntimeError("planted")

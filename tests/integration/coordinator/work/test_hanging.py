@@ -45,7 +45,7 @@ MANY = 12
 @pytest.fixture(autouse=True)
 def stuck_steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv(VARIABLE, STEPS)
-    monkeypatch.setattr(attempts, "TELL_S", 0.1)
+    monkeypatch.setattr(attempts, "NOTE_AFTER_S", 0.1)
     default_registry.cache_clear()
     yield
     default_registry.cache_clear()

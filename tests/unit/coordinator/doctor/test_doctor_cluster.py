@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from distop.coordinator.doctor.cluster import check_etcd, check_members
-from distop.coordinator.doctor.reading import Members, MemberSeen
+from distop.coordinator.doctor.reading import Members, ObservedMember
 from distop.metastore.etcd.health import EtcdHealth, EtcdMember
 from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.members.registration import far_apart
@@ -91,9 +91,9 @@ def test_alarms_are_told(alarm: str) -> None:
     assert codes(WELL, alarms=(alarm,)) == ["ETCD_ALARM"]
 
 
-def member(host: str, started_at: float, revision: int, lease: int = 7) -> MemberSeen:
+def member(host: str, started_at: float, revision: int, lease: int = 7) -> ObservedMember:
     kv = KeyValue(f"distOp._executors.{host}".encode(), b"", revision, revision, lease)
-    return MemberSeen(kv, "executor", MemberRecord(id=host, host=host, started_at=started_at))
+    return ObservedMember(kv, "executor", MemberRecord(id=host, host=host, started_at=started_at))
 
 
 def test_clocks_are_compared_by_the_order_of_registration() -> None:
@@ -125,7 +125,7 @@ def test_members_that_are_more_than_one_release_apart_are_told(theirs: int | Non
     """O21: rolling upgrades go from one release to the next. One that does not say may be any."""
     major, minor = map(int, own_version().split(".")[:2])
     record = MemberRecord(id="m", distop="" if theirs is None else f"{major}.{minor + theirs}.7")
-    seen = MemberSeen(KeyValue(b"distOp._executors.m", b"", 5, 5, 7), "executor", record)
+    seen = ObservedMember(KeyValue(b"distOp._executors.m", b"", 5, 5, 7), "executor", record)
     found = check_members(Members([seen]), NOW)
     assert [(one.code, one.subject) for one in found] == ([("VERSIONS_APART", "m")] if apart else [])
 

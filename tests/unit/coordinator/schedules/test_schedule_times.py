@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from distop.coordinator.schedules import times
 from distop.coordinator.schedules.conditions import is_reached, parse_condition
-from distop.coordinator.schedules.due import AGAIN_S, Tick, due_tick, looks, rested, was_told
+from distop.coordinator.schedules.due import AGAIN_S, Tick, due_tick, looks, rested, was_skipped
 from distop.coordinator.schedules.times import check_cron, last_tick, next_tick, zone_of
 from distop.errors import InvalidArgument
 from distop.metastore.records.operation import PauseRecord
@@ -260,8 +260,8 @@ def test_a_condition_that_is_in_the_way_of_something_waits_and_is_counted_once()
     tick = Tick(5.0, 7)
     left = tick.skipped(MANY, "INCOMPATIBLE_OPERATION", "t/ingest/1 is running", 5.0, passes=True)
     assert due_tick(left, 65.0, 7, {"small_files": 201}) == Tick(65.0, 7)
-    assert was_told(left, Tick(65.0, 7))
-    assert not was_told(left, Tick(65.0, 8))
+    assert was_skipped(left, Tick(65.0, 7))
+    assert not was_skipped(left, Tick(65.0, 8))
     over = tick.skipped(MANY, "INVALID_ARGUMENT", "no such argument", 5.0, passes=False)
     assert due_tick(over, 65.0, 7, {"small_files": 201}) is None
 

@@ -30,7 +30,7 @@ async def test_who_asks_before_the_leader_has_heard_of_a_start_waits_for_its_end
     ends = RecentResults()
     ends.started(b"p.t.history.", KEY)
     assert await ends.within(KEY, 10.0) is None, "nobody leads its table here"
-    ends.hear(b"p.t.history.")
+    ends.follow_table(b"p.t.history.")
     ends.started(b"p.t.history.", KEY)
     (waiting,) = await _soon(ends)
     ends.lead(KEY)

@@ -10,10 +10,10 @@ def test_an_event_that_is_seen_twice_counts_once() -> None:
     timeline = Timeline()
     for _ in range(2):
         timeline.add(event(1.0, TAKEN, "e1"))
-    assert not timeline.unsaid
+    assert not timeline.unrecorded
     assert len(timeline.record().events) == 1
     timeline.add(event(2.0, TAKEN, "e2"))
-    assert timeline.unsaid
+    assert timeline.unrecorded
 
 
 def test_of_too_many_events_the_first_and_the_last_are_kept() -> None:
