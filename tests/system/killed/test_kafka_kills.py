@@ -53,7 +53,7 @@ async def test_every_record_is_there_once_whoever_is_killed(
         doomed.kill()
     other = CoordinatorProcess(etcd_config, tmp_path)
     async with AsyncClient(other.address, timeout_s=60, connect_timeout_s=30) as sdk, other, runner(client):
-        await operation.result(timeout_s=180)
+        await sdk.operation(operation.name).result(timeout_s=180)
         seen = Whole(etcd_config, client, sdk, tmp_path)
         assert await asyncio.to_thread(seen.ids) == list(range(3000))
         operation = await sdk.start("t", "ingest", argument)

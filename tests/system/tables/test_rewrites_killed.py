@@ -99,7 +99,7 @@ async def test_a_killed_leader_and_a_killed_runner_cost_time_and_no_row(place: P
     assert [await one.exit_code() for one in appenders] == [0, 0], appenders[0].log.read_text()
 
     service = await place.another()
-    ended = await operation.result(timeout_s=180)
+    ended = await service.client.operation(operation.name).result(timeout_s=180)
     assert (ended.facts["filesBefore"], ended.facts["filesAfter"], ended.facts["rows"]) == (12, 3, 40)
     await service.at_rest()
     expected = [*range(40), *range(1000, 1000 + ROUNDS), *range(2000, 2000 + ROUNDS)]

@@ -217,7 +217,7 @@ async def test_an_operation_of_the_backup_that_has_published_nothing_is_given_up
     assert await repairs(client) == {"OPERATION_BEFORE_RESTORE": True}
     assert codes(await mended(client)) == ["OPERATION_BEFORE_RESTORE"]
     async with serving(etcd_config, tmp_path, client) as service, runner(client):
-        ended = await started.wait(timeout_s=30)
+        ended = await service.client.operation(started.name).wait(timeout_s=30)
         assert (ended.error and ended.error.code) == "ETCD_RESTORED"
         again = await service.client.start("t", "ingest", asked, run="r")
         await again.result(timeout_s=30)
