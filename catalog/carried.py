@@ -88,9 +88,9 @@ def _goal(updates: Iterable[TableUpdate]) -> tuple[str, int | None]:
     """The branch that a commit moves, and its new snapshot; of several, the main one. Without a name: it
     moves none, or several others."""
     goals = {
-        one.ref_name: one.snapshot_id
-        for one in updates
-        if isinstance(one, SetSnapshotRefUpdate) and one.type == SnapshotRefType.BRANCH
+        update.ref_name: update.snapshot_id
+        for update in updates
+        if isinstance(update, SetSnapshotRefUpdate) and update.type == SnapshotRefType.BRANCH
     }
     if MAIN_BRANCH in goals:
         return MAIN_BRANCH, goals[MAIN_BRANCH]
@@ -99,26 +99,26 @@ def _goal(updates: Iterable[TableUpdate]) -> tuple[str, int | None]:
 
 def _before(base: TableMetadata, added: Iterable[Snapshot], at: int | None) -> list[Snapshot]:
     """The ancestors of a snapshot that are neither new nor part of the main branch; the newest first."""
-    new = {one.snapshot_id: one for one in added}
+    new = {new_one.snapshot_id: new_one for new_one in added}
     known: dict[int, Snapshot] | None = None
-    found: list[Snapshot] = []
+    lineage: list[Snapshot] = []
     while at is not None and at != base.current_snapshot_id:
-        if (one := new.pop(at, None)) is None:
+        if (snapshot := new.pop(at, None)) is None:
             if known is None:
-                known = {one.snapshot_id: one for one in base.snapshots}
+                known = {existing.snapshot_id: existing for existing in base.snapshots}
                 for live in ancestors_of(base.current_snapshot(), base):
                     known.pop(live.snapshot_id, None)
-            if (one := known.pop(at, None)) is None:
+            if (snapshot := known.pop(at, None)) is None:
                 break
-            found.append(one)
-        at = one.parent_snapshot_id
-    return found
+            lineage.append(snapshot)
+        at = snapshot.parent_snapshot_id
+    return lineage
 
 
 def _carried(added: Iterable[Snapshot]) -> Watermarks:
     """The watermarks of the snapshots of a commit."""
-    found: Watermarks = {}
-    summaries = [one.summary.additional_properties for one in added if one.summary is not None]
+    watermarks: Watermarks = {}
+    summaries = [snapshot.summary.additional_properties for snapshot in added if snapshot.summary is not None]
     for name, value in ((name, value) for properties in summaries for name, value in properties.items()):
         if not name.startswith(PREFIX):
             continue
@@ -129,9 +129,9 @@ def _carried(added: Iterable[Snapshot]) -> Watermarks:
                 hint=f"write {PREFIX}SOURCE.PARTITION, with dots in either written %2E, and a value",
                 details={"field": name},
             )
-        found.setdefault(unescape(source), {})[unescape(partition)] = value
-    check_room(found)
-    return found
+        watermarks.setdefault(unescape(source), {})[unescape(partition)] = value
+    check_room(watermarks)
+    return watermarks
 
 
 def _moving(
@@ -139,7 +139,10 @@ def _moving(
 ) -> tuple[Txn, Moves]:
     """The transaction part that moves watermarks of a table, if they are still as read: first to what
     snapshots have carried, then to the requested values; and the moves of the latter."""
-    room = [wanted, *({source: list(moves) for source, moves in one.items()} for one in carried)]
+    room = [
+        wanted,
+        *({source: list(moves) for source, moves in of_snapshot.items()} for of_snapshot in carried),
+    ]
 
     async def read(client: EtcdClient) -> tuple[KeyValue, Marks]:
         await make_room(client, keys, len(encode_plain(room)))
@@ -148,8 +151,8 @@ def _moving(
         return kv, marks_at(client, record, kv, present.revision)
 
     present, marks = etcd.run(read)
-    for one in carried:
-        marks = moved(marks, one)
+    for moves_of_snapshot in carried:
+        marks = moved(marks, moves_of_snapshot)
     marks.chunks.know(position(source, partition) for source, to in wanted.items() for partition in to)
     moves: Moves = {}
     for source, partitions in wanted.items():

@@ -93,21 +93,21 @@ def retry_lost_commit(
     """
     for number in range(MAX_TRIES):
         began = time.monotonic()
-        found = present()
-        if came_before([table for table, _ in found], changes):
+        value = present()
+        if came_before([table for table, _ in value], changes):
             break
         try:
-            return [*publish(found)]
+            return [*publish(value)]
         except (Overtaken, TableAlreadyExistsError) as lost:
             if number < MAX_TRIES - 1 and isinstance(lost, Overtaken) and lost.repeatable:
                 longest = min((time.monotonic() - began) * 2**number, MAX_PAUSE_S)
                 time.sleep(random.uniform(0.0, longest))  # not in step with the others
                 continue
-            found = present()
-            if not came_before([table for table, _ in found], changes):
+            value = present()
+            if not came_before([table for table, _ in value], changes):
                 raise
             break  # the faster one was the same request, sent twice
-    return [table for table, _ in found]
+    return [table for table, _ in value]
 
 
 _OPTIONS = {
@@ -177,15 +177,15 @@ class EtcdCatalog(ViewCatalog):
         self._namespaces = namespaces.Namespaces(self._pointers)
         self._storage = Recent[StorageOptions]()
         """Storage options of tables that have some, by location."""
-        self._seen = Recent[Pointer]()
+        self._recent = Recent[Pointer]()
         """Pointers of tables that were loaded, by name."""
 
     def acting(self, by: str, note: Note | None = None) -> EtcdCatalog:
         """The same catalog for one request; its changes of tables include the note."""
-        one = copy(self)
-        one._pointers = self._pointers.acting(by, note)
-        one._namespaces = namespaces.Namespaces(one._pointers)
-        return one
+        twin = copy(self)
+        twin._pointers = self._pointers.acting(by, note)
+        twin._namespaces = namespaces.Namespaces(twin._pointers)
+        return twin
 
     @property
     def etcd(self) -> SyncEtcd:
@@ -260,10 +260,10 @@ class EtcdCatalog(ViewCatalog):
         ``NoSuchNamespaceError``."""
         name = self._existing(namespace)
         wanted = namespaces.namespace_identifier(name)
-        found = self._pointers.tables(
+        tables = self._pointers.tables(
             "" if name == namespaces.DEFAULT else name, namespaces.table_name(last) if last else ""
         )
-        names = (table for table in found if namespaces.table_identifier(table)[:-1] == wanted)
+        names = (table for table in tables if namespaces.table_identifier(table)[:-1] == wanted)
         return (namespaces.table_identifier(table) for table in self._pointers.published(names))
 
     def drop_table(self, identifier: str | Identifier) -> None:
@@ -288,9 +288,9 @@ class EtcdCatalog(ViewCatalog):
         check_may_remove(table.metadata.properties, pointer.record.name)
         folder = Folder(pointer.record, self.properties)
         is_own = folder.is_own()  # a drop removes the owner file
-        found = files_of_table(table.metadata, table.metadata_location, table.io) if is_own else Files()
+        files = files_of_table(table.metadata, table.metadata_location, table.io) if is_own else Files()
         self.drop_table(identifier)
-        folder.remove(found)
+        folder.remove(files)
 
     def rename_table(self, from_identifier: str | Identifier, to_identifier: str | Identifier) -> Table:
         """Give a table another name; its files stay where they are.
@@ -315,7 +315,7 @@ class EtcdCatalog(ViewCatalog):
         Raises as :meth:`commit`.
         """
         change = (table.name(), requirements, updates)
-        pointer = self._seen.get(namespaces.table_name(table.name()))
+        pointer = self._recent.get(namespaces.table_name(table.name()))
         if pointer and pointer.head and pointer.head.metadata_location == table.metadata_location:
             # Most often it is still as it was loaded. If not, nothing has happened; nor has anything been
             # learned if there seems to be nothing to do.
@@ -357,15 +357,15 @@ class EtcdCatalog(ViewCatalog):
         done = retry_lost_commit(
             changes,
             lambda: [self._present(change) for change in changes],
-            lambda found: self._published_on(changes, found),
+            lambda present: self._published_on(changes, present),
         )
         return _responses(done)
 
-    def _published_on(self, changes: Sequence[Change], found: Sequence[Present]) -> list[Table]:
-        """The tables after the changes, which are made if their state is still as found."""
+    def _published_on(self, changes: Sequence[Change], states: Sequence[Present]) -> list[Table]:
+        """The tables after the changes, which are made if the tables are still in these states."""
         done, steps = list[Table](), list[Step]()
         try:
-            for change, present in zip(changes, found, strict=True):
+            for change, present in zip(changes, states, strict=True):
                 staged = self._staged(change, *present)
                 if isinstance(staged, Step):
                     steps.append(staged)
@@ -383,7 +383,7 @@ class EtcdCatalog(ViewCatalog):
         try:
             return self._load(identifier)
         except NoSuchTableError:
-            if not any(isinstance(one, AssertCreate) for one in requirements):
+            if not any(isinstance(requirement, AssertCreate) for requirement in requirements):
                 raise
             return None, self._pointers.read(namespaces.table_name(identifier))
 
@@ -447,7 +447,7 @@ class EtcdCatalog(ViewCatalog):
 
     def _load(self, identifier: str | Identifier) -> tuple[Table, Pointer]:
         pointer, head = self._published(identifier)
-        self._seen.put(namespaces.table_name(identifier), pointer)
+        self._recent.put(namespaces.table_name(identifier), pointer)
         io = self.file_io(head.metadata_location)
         table = Table(
             identifier=namespaces.table_identifier(namespaces.table_name(identifier)),
@@ -478,7 +478,7 @@ class EtcdCatalog(ViewCatalog):
         return Publishing(self._pointers, self.properties, self.file_io)
 
     def location_of_new(self, location: str | None, namespace: str, table: str) -> str:
-        """See :class:`~distop.lake.pyiceberg_private.StagingCatalog`."""
+        """As :class:`~distop.lake.pyiceberg_private.StagingCatalog` says."""
         return new_location(location, namespace, table, self.properties, self._properties_of)
 
     def _properties_of(self, name: str) -> Properties:
@@ -487,5 +487,5 @@ class EtcdCatalog(ViewCatalog):
 
 def _responses(tables: Iterable[Table | None]) -> list[CommitTableResponse]:
     there: list[Any] = [table for table in tables if table is not None]
-    named = [{"metadata": one.metadata, "metadata-location": one.metadata_location} for one in there]
+    named = [{"metadata": table.metadata, "metadata-location": table.metadata_location} for table in there]
     return [CommitTableResponse(**fields) for fields in named]

@@ -74,15 +74,15 @@ def both(error: DistopError, theirs: type[Exception] | None = None) -> DistopErr
 
 
 @functools.cache
-def _class(ours: Any, theirs: Any) -> type[DistopError]:
+def _class(own: Any, theirs: Any) -> type[DistopError]:
     def reduce(self: DistopError) -> tuple[Any, ...]:
-        return _made, (ours, theirs, self.message, self.hint, self.details), vars(self)
+        return _made, (own, theirs, self.message, self.hint, self.details), vars(self)
 
     return cast(
         type[DistopError],
-        type(ours.__name__, (ours, theirs), {"__doc__": ours.__doc__, "__reduce__": reduce}),
+        type(own.__name__, (own, theirs), {"__doc__": own.__doc__, "__reduce__": reduce}),
     )
 
 
-def _made(ours: Any, theirs: Any, message: str, hint: str, details: dict[str, str]) -> DistopError:
-    return _class(ours, theirs)(message, hint=hint, details=details)
+def _made(own: Any, theirs: Any, message: str, hint: str, details: dict[str, str]) -> DistopError:
+    return _class(own, theirs)(message, hint=hint, details=details)

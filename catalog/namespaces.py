@@ -105,7 +105,7 @@ def view_exists(name: str, kind: str = "View") -> ViewAlreadyExistsError:
 def namespace_identifier(name: str) -> Identifier:
     """The parts of a namespace's name; the inverse of :func:`namespace_name`."""
     return tuple(
-        _ESCAPE.sub(lambda found: "." if found[1] == "2E" else "%", part) for part in name.split(".")
+        _ESCAPE.sub(lambda match: "." if match[1] == "2E" else "%", part) for part in name.split(".")
     )
 
 
@@ -120,11 +120,11 @@ def namespace_name(namespace: str | Identifier) -> str:
         raise both(error, NoSuchNamespaceError) from None
 
 
-def _joined(identifier: str | Identifier, what: str) -> str:
+def _joined(identifier: str | Identifier, kind: str) -> str:
     parts: tuple[Any, ...] = Catalog.identifier_to_tuple(identifier)
     if not parts or not all(isinstance(part, str) and part.strip() for part in parts):
-        raise InvalidName(f"{what} {identifier!r} has an empty part", details={"field": what})
-    return ".".join(_TO_ESCAPE.sub(lambda found: "%2E" if found[0] == "." else "%25", part) for part in parts)
+        raise InvalidName(f"{kind} {identifier!r} has an empty part", details={"field": kind})
+    return ".".join(_TO_ESCAPE.sub(lambda match: "%2E" if match[0] == "." else "%25", part) for part in parts)
 
 
 class Namespaces:
@@ -144,7 +144,7 @@ class Namespaces:
 
     def is_empty(self, name: str) -> bool:
         """Whether neither a table, a view nor a namespace is in it."""
-        if name == DEFAULT and any("." not in one for one in self._pointers.names()):
+        if name == DEFAULT and any("." not in other for other in self._pointers.names()):
             return False
         return not any(self._pointers.names(name)) and not self.below(name)
 
@@ -152,8 +152,8 @@ class Namespaces:
         """All created namespaces inside one, at any depth; by default all of them."""
         prefix = self._keyspace.namespaces
         start = prefix + (escape(f"{name}.").encode() if name else b"")
-        found = self._etcd.scan(start, keys_only=True).kvs
-        return [name for name, _ in etcd.named(found, partial(self._keyspace.name_in, prefix))]
+        keys = self._etcd.scan(start, keys_only=True).kvs
+        return [name for name, _ in etcd.named(keys, partial(self._keyspace.name_in, prefix))]
 
     def properties(self, name: str) -> dict[str, str]:
         """Its properties; none if it was not created."""

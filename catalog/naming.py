@@ -29,7 +29,7 @@ MAX_TRIES = 10
 """How often dropping or renaming a table is tried again when the table moves meanwhile."""
 
 
-def retry_until_known(attempt: Callable[[], Swap], what: str, done: str) -> None:
+def retry_until_known(attempt: Callable[[], Swap], subject: str, done: str) -> None:
     """Try until the outcome is known. Raises :class:`~distop.errors.OutcomeUnknown`, and
     ``CommitFailedException`` if it is always lost."""
     for _ in range(MAX_TRIES):
@@ -37,8 +37,8 @@ def retry_until_known(attempt: Callable[[], Swap], what: str, done: str) -> None
         if outcome is Swap.DONE:
             return
         if outcome is Swap.UNKNOWN:
-            raise errors.OutcomeUnknown(f"whether {what} was {done} is not known")
-    raise CommitFailedException(f"{what} is written to all the time, it was not {done}")
+            raise errors.OutcomeUnknown(f"whether {subject} was {done} is not known")
+    raise CommitFailedException(f"{subject} is written to all the time, it was not {done}")
 
 
 def check_target(pointers: Pointers, old: str, new: str) -> None:
@@ -95,8 +95,8 @@ class Naming:
         txn += self._tombstoned(keys, record)
 
         def is_own_write(read: etcd.TxnResult) -> bool:
-            found = pointer_of(keys, read).record
-            return found is None or found.uuid != record.uuid  # another one may have been created since
+            current = pointer_of(keys, read).record
+            return current is None or current.uuid != record.uuid  # another one may have been created since
 
         reached("catalog.drop.before")
         outcome = self._pointers.settled(txn, is_own_write, lambda: reached("catalog.drop.after"))
@@ -232,12 +232,12 @@ class Naming:
         are not moved: finished batches, audit trail, history, requests and series."""
         requests = keys.prefix + b"request.", keys.request_expiry_prefix
         skipped = keys.applied_prefix, keys.audit_prefix, keys.coordinator, keys.history_prefix
-        found: list[etcd.KeyValue] = []
+        kvs: list[etcd.KeyValue] = []
         gone: list[etcd.DeleteRange] = []
         start = keys.prefix
         # In the order of their keys. A removal for each range takes less of a transaction than for each key.
         for end in (*skipped, *requests, keys.series_prefix, prefix_end(keys.prefix)):
-            found += self._etcd.get_range(start, end, limit=PAGE).kvs
+            kvs += self._etcd.get_range(start, end, limit=PAGE).kvs
             gone.append(etcd.DeleteRange(start, end))
             start = prefix_end(end)
-        return found, gone
+        return kvs, gone

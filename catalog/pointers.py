@@ -93,7 +93,7 @@ class Move:
     """The claim to the table's new location, if that changes."""
     new: bool = False
 
-    def found(self, read: TxnResult, at: int) -> Pointer:
+    def pointer(self, read: TxnResult, at: int) -> Pointer:
         """Record and head, from the reads of a transaction."""
         return brief_pointer_of(self.keys, read, at)
 
@@ -256,8 +256,8 @@ class Pointers:
             (*table_puts(keys, record), Put(keys.head, encode(head)), claim.put, *audit),
         )
 
-        def is_own_write(found: Pointer) -> bool | None:
-            if found.record is not None and found.record.uuid == record.uuid:
+        def is_own_write(pointer: Pointer) -> bool | None:
+            if pointer.record is not None and pointer.record.uuid == record.uuid:
                 return True
             try:  # it may have been renamed since
                 return None if self.existing(claim).exists else False
@@ -321,7 +321,7 @@ class Pointers:
             txn += Txn((unchanged(now.run_ops_kv),), (Put(keys.table, encode(record)),))
             txn += self.passed_on(base, record)
             claim = LocationClaim.of(self.keyspace, record)
-        return Move(keys, txn, head, lambda found: landed(found.head), claim)
+        return Move(keys, txn, head, lambda pointer: landed(pointer.head), claim)
 
     def check_fits(self, moves: Sequence[Move]) -> None:
         """Raises :class:`~distop.errors.ArgumentTooLarge` if they do not fit into one transaction."""
@@ -349,7 +349,7 @@ class Pointers:
         def is_own_write(read: TxnResult) -> bool | None:
             # All of it has happened or nothing: a match in one table proves all. No match
             # proves nothing: a table that was created may have been dropped since.
-            verdicts = {move.is_own_write(move.found(read, 2 * at)) for at, move in enumerate(moves)}
+            verdicts = {move.is_own_write(move.pointer(read, 2 * at)) for at, move in enumerate(moves)}
             return True if True in verdicts else None if None in verdicts else False
 
         reached("catalog.swap.before")

@@ -79,7 +79,7 @@ def _wrong(message: str) -> InvalidArgument:
 def check_lineage(metadata: TableMetadata) -> None:
     """Raise :class:`~distop.errors.InvalidArgument` if a snapshot comes before itself: walks over the history
     would never end."""
-    parents = {one.snapshot_id: one.parent_snapshot_id for one in metadata.snapshots}
+    parents = {snapshot.snapshot_id: snapshot.parent_snapshot_id for snapshot in metadata.snapshots}
     sound = set[int | None]()
     for first in parents:
         at: int | None = first
@@ -93,27 +93,29 @@ def check_lineage(metadata: TableMetadata) -> None:
 
 
 def _check_snapshots(metadata: TableMetadata, base: TableMetadata | None) -> None:
-    there = {} if base is None else {one.snapshot_id: one for one in base.snapshots}
+    there = {} if base is None else {snapshot.snapshot_id: snapshot for snapshot in base.snapshots}
     last = 0 if base is None or isinstance(base, TableMetadataV1) else base.last_sequence_number
-    for one in (one for one in metadata.snapshots if one.snapshot_id not in there):
-        _check_snapshot(one)
+    for snapshot in (added for added in metadata.snapshots if added.snapshot_id not in there):
+        _check_snapshot(snapshot)
         if metadata.format_version > 1:
-            least = last + (one.parent_snapshot_id is not None)  # else it replaces the table
-            if one.sequence_number is None or one.sequence_number < least:
+            least = last + (snapshot.parent_snapshot_id is not None)  # else it replaces the table
+            if snapshot.sequence_number is None or snapshot.sequence_number < least:
                 raise _wrong(
-                    f"snapshot {one.snapshot_id} has the sequence number {one.sequence_number}, it must be "
-                    f"at least {least}"
+                    f"snapshot {snapshot.snapshot_id} has the sequence number {snapshot.sequence_number}, "
+                    f"it must be at least {least}"
                 )
-            last = one.sequence_number
+            last = snapshot.sequence_number
 
 
-def _check_snapshot(one: Snapshot) -> None:
-    if one.snapshot_id == NO_SNAPSHOT:
+def _check_snapshot(snapshot: Snapshot) -> None:
+    if snapshot.snapshot_id == NO_SNAPSHOT:
         raise _wrong(f"{NO_SNAPSHOT} is no id of a snapshot: it means that there is none")
-    if one.first_row_id is not None or one.added_rows is not None:
-        raise _wrong(f"snapshot {one.snapshot_id} has row ids, which tables of format 3 have")
-    if one.timestamp_ms > (time.time() + MAX_AHEAD_S) * 1000:
-        raise _wrong(f"snapshot {one.snapshot_id} is of the future: {one.timestamp_ms} ms since 1970")
+    if snapshot.first_row_id is not None or snapshot.added_rows is not None:
+        raise _wrong(f"snapshot {snapshot.snapshot_id} has row ids, which tables of format 3 have")
+    if snapshot.timestamp_ms > (time.time() + MAX_AHEAD_S) * 1000:
+        raise _wrong(
+            f"snapshot {snapshot.snapshot_id} is of the future: {snapshot.timestamp_ms} ms since 1970"
+        )
 
 
 # -- partition specs and sort orders -----------------------------------------------------------------
@@ -122,7 +124,7 @@ def _check_snapshot(one: Snapshot) -> None:
 def _check_fields(metadata: TableMetadata, base: TableMetadata | None) -> None:
     schema = metadata.schema()
     specs, orders = ([], []) if base is None else (base.partition_specs, base.sort_orders)
-    new = [one for one in metadata.partition_specs if one not in specs]
+    new = [spec for spec in metadata.partition_specs if spec not in specs]
     refuse_partition_names(schema, Schema(), new)
     check_new_names(schema, Schema() if base is None else base.schema(), metadata.partition_specs)
     for spec in new:
@@ -131,7 +133,7 @@ def _check_fields(metadata: TableMetadata, base: TableMetadata | None) -> None:
         names = [field.name for field in spec.fields]
         if len(set(names)) < len(names) or not all(names):
             raise _wrong(f"the fields of partition spec {spec.spec_id} need names, each its own")
-    for order in (one for one in metadata.sort_orders if one not in orders):
+    for order in (other for other in metadata.sort_orders if other not in orders):
         order.check_compatible(schema)
         _check_widths(order)
         if order.is_unsorted is not (order.order_id == UNSORTED_SORT_ORDER_ID):
@@ -156,12 +158,14 @@ def _check_widths(fields: PartitionSpec | SortOrder) -> None:
 
 def _check_columns(metadata: TableMetadata, base: TableMetadata) -> None:
     """Columns of rows that stay in the main branch keep their types, or get wider ones."""
-    for schema in (one for one in metadata.schemas if one not in base.schemas):
+    for schema in (other for other in metadata.schemas if other not in base.schemas):
         schema.check_format_version_compatibility(metadata.format_version)
     present = base.current_snapshot_id
-    kept = (one.snapshot_id for one in ancestors_of(metadata.current_snapshot(), metadata))
+    kept = (ancestor.snapshot_id for ancestor in ancestors_of(metadata.current_snapshot(), metadata))
     if present is not None and metadata.schema() != base.schema() and present in kept:
-        before = {number: base_field for one in base.schemas for number, base_field in _by_id(one).items()}
+        before = {
+            number: base_field for earlier in base.schemas for number, base_field in _by_id(earlier).items()
+        }
         _check_kept(metadata.schema().fields, before | _by_id(base.schema()))
 
 
@@ -191,13 +195,17 @@ def _check_kept(fields: Iterable[NestedField], before: Mapping[int, NestedField]
 
 def _check_removed(metadata: TableMetadata, base: TableMetadata, io: FileIO) -> None:
     """What snapshots that stay are read with stays."""
-    schemas = {one.schema_id for one in base.schemas} - {one.schema_id for one in metadata.schemas}
+    schemas = {schema.schema_id for schema in base.schemas} - {
+        schema.schema_id for schema in metadata.schemas
+    }
     specs = base.specs().keys() - metadata.specs().keys()
-    if used := [one.snapshot_id for one in metadata.snapshots if one.schema_id in schemas]:
+    if used := [owner.snapshot_id for owner in metadata.snapshots if owner.schema_id in schemas]:
         raise _wrong(f"snapshot {used[0]} is read with a schema that would be removed")
     heads: dict[Any, Snapshot | None] = {name: metadata.snapshot_by_name(name) for name in metadata.refs}
-    for snapshot in {one.snapshot_id: one for one in heads.values() if specs and one is not None}.values():
-        if any(one.partition_spec_id in specs for one in snapshot.manifests(io)):
+    for snapshot in {
+        head.snapshot_id: head for head in heads.values() if specs and head is not None
+    }.values():
+        if any(manifest.partition_spec_id in specs for manifest in snapshot.manifests(io)):
             raise _wrong(f"snapshot {snapshot.snapshot_id} has files of a spec that would be removed")
 
 
@@ -301,8 +309,8 @@ class Publishing:
                 self._folder(record).take()
             record = None
 
-        def landed(found: Head | None) -> bool | None:
-            return self._is_behind(found, staged.metadata_location, current.metadata_location)
+        def landed(head: Head | None) -> bool | None:
+            return self._is_behind(head, staged.metadata_location, current.metadata_location)
 
         move = self._pointers.moved(pointer, _head(staged), landed, record, besides)
         return Step(current.name(), staged, move, record)
@@ -352,18 +360,18 @@ class Publishing:
     def _folder(self, record: TableRecord) -> Folder:
         return Folder(record, self._properties)
 
-    def _is_behind(self, found: Head | None, ours: str, base: str) -> bool | None:
+    def _is_behind(self, head: Head | None, own: str, base: str) -> bool | None:
         """Whether a head has our metadata among its ancestors, according to its metadata log."""
-        if found is None:
+        if head is None:
             return None
-        if found.metadata_location in (ours, base):
-            return found.metadata_location == ours
+        if head.metadata_location in (own, base):
+            return head.metadata_location == own
         try:
-            metadata = read_metadata(self._file_io(found.metadata_location), found.metadata_location)
+            metadata = read_metadata(self._file_io(head.metadata_location), head.metadata_location)
         except Exception:
             return None
         ancestors = {entry.metadata_file for entry in metadata.metadata_log}
-        if ours in ancestors:
+        if own in ancestors:
             return True
         return False if base in ancestors else None
 

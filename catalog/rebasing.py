@@ -77,7 +77,7 @@ def pending_commit(
     base, snapshot = current.metadata, _append_in(updates)
     if snapshot is None or not _rebases(snapshot, base):
         _check_fresh(updates, base)
-        describes = all(isinstance(one, _DESCRIBING) for one in updates)
+        describes = all(isinstance(update, _DESCRIBING) for update in updates)
         return PendingCommit(requirements, updates, rebases=describes)
     if _has_lost(snapshot, base) and _follows(snapshot, base, requirements):
         try:
@@ -124,8 +124,8 @@ def _rebase(
         raise
     added = changes.AddSnapshotUpdate(snapshot=again)
     return PendingCommit(
-        tuple(one for one in requirements if not _is_of_main(one)),
-        tuple(added if isinstance(one, changes.AddSnapshotUpdate) else one for one in updates),
+        tuple(requirement for requirement in requirements if not _is_of_main(requirement)),
+        tuple(added if isinstance(update, changes.AddSnapshotUpdate) else update for update in updates),
         True,
         draft,
     )
@@ -149,8 +149,8 @@ def _check_fresh(updates: Sequence[changes.TableUpdate], base: TableMetadata) ->
 
 def _append_in(updates: Sequence[changes.TableUpdate]) -> Snapshot | None:
     """The snapshot of a commit that only appends it to the main branch."""
-    added = [one.snapshot for one in updates if isinstance(one, changes.AddSnapshotUpdate)]
-    moved = [one for one in updates if isinstance(one, changes.SetSnapshotRefUpdate)]
+    added = [update.snapshot for update in updates if isinstance(update, changes.AddSnapshotUpdate)]
+    moved = [update for update in updates if isinstance(update, changes.SetSnapshotRefUpdate)]
     if len(added) != 1 or len(moved) != 1 or len(updates) != 2:
         return None
     summary, to = added[0].summary, (moved[0].ref_name, moved[0].snapshot_id)
@@ -180,16 +180,16 @@ def _follows(
     """
     if base.format_version != FORMAT_VERSION or snapshot.schema_id != base.current_schema_id:
         return False
-    seen = [
-        one.snapshot_id
-        for one in requirements
-        if isinstance(one, changes.AssertRefSnapshotId) and one.ref == MAIN_BRANCH
+    expected = [
+        requirement.snapshot_id
+        for requirement in requirements
+        if isinstance(requirement, changes.AssertRefSnapshotId) and requirement.ref == MAIN_BRANCH
     ]
-    parents = {one.snapshot_id: one.parent_snapshot_id for one in base.snapshots}
+    parents = {snapshot.snapshot_id: snapshot.parent_snapshot_id for snapshot in base.snapshots}
     at = base.current_snapshot_id
     while at is not None and at != snapshot.parent_snapshot_id and at in parents:
         at = parents[at]
-    return snapshot.snapshot_id not in parents and seen == [snapshot.parent_snapshot_id] == [at]
+    return snapshot.snapshot_id not in parents and expected == [snapshot.parent_snapshot_id] == [at]
 
 
 def _check_adds_files_only(manifests: Sequence[ManifestFile], snapshot_id: int, base: TableMetadata) -> None:

@@ -49,7 +49,7 @@ def came_before(tables: Sequence[Table | None], changes: Sequence[Change]) -> bo
     that it has them in. Then all that it asks for besides has happened, too, in the same transaction."""
     added = 0
     for table, (_, _, updates) in zip(tables, changes, strict=True):
-        snapshots = [one.snapshot for one in updates if isinstance(one, AddSnapshotUpdate)]
+        snapshots = [update.snapshot for update in updates if isinstance(update, AddSnapshotUpdate)]
         if snapshots and (table is None or not _holds(table.metadata, snapshots, updates)):
             return False
         added += len(snapshots)
@@ -57,18 +57,24 @@ def came_before(tables: Sequence[Table | None], changes: Sequence[Change]) -> bo
 
 
 def _holds(base: TableMetadata, snapshots: Iterable[Snapshot], updates: Iterable[TableUpdate]) -> bool:
-    added = {one.snapshot_id: one for one in snapshots}
-    there = {one.snapshot_id: one for one in base.snapshots if one.snapshot_id in added}
-    if len(there) < len(added) or not all(is_same(one, there[number]) for number, one in added.items()):
+    added = {snapshot.snapshot_id: snapshot for snapshot in snapshots}
+    there = {snapshot.snapshot_id: snapshot for snapshot in base.snapshots if snapshot.snapshot_id in added}
+    if len(there) < len(added) or not all(
+        is_same(snapshot, there[number]) for number, snapshot in added.items()
+    ):
         return False
-    moved = [one for one in updates if isinstance(one, SetSnapshotRefUpdate) and one.snapshot_id in added]
-    return all(one.snapshot_id in _history(base, one.ref_name) for one in moved)
+    moved = [
+        update
+        for update in updates
+        if isinstance(update, SetSnapshotRefUpdate) and update.snapshot_id in added
+    ]
+    return all(update.snapshot_id in _history(base, update.ref_name) for update in moved)
 
 
 def _history(base: TableMetadata, ref: str) -> set[int]:
     """The snapshots that a branch is made of; of the main one also what was rolled back since."""
-    made_of = {one.snapshot_id for one in ancestors_of(base.snapshot_by_name(ref), base)}
-    return made_of | {one.snapshot_id for one in base.snapshot_log} if ref == MAIN_BRANCH else made_of
+    made_of = {snapshot.snapshot_id for snapshot in ancestors_of(base.snapshot_by_name(ref), base)}
+    return made_of | {entry.snapshot_id for entry in base.snapshot_log} if ref == MAIN_BRANCH else made_of
 
 
 def request_of(updates: Iterable[TableUpdate]) -> str:
@@ -102,7 +108,9 @@ def is_done(etcd: SyncEtcd, keys: TableKeys, request_id: str, metadata: TableMet
     :class:`~distop.errors.RolledBack` if its rows are gone.
     """
     history = ancestors_of(metadata.current_snapshot(), metadata)
-    summaries = (one.summary.additional_properties for one in history if one.summary is not None)
+    summaries = (
+        snapshot.summary.additional_properties for snapshot in history if snapshot.summary is not None
+    )
     if any(summary.get(FOREIGN_REQUEST) == request_id for summary in summaries):
         return True
     kv = etcd.get(keys.request(request_id))

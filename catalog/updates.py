@@ -60,11 +60,11 @@ def check_updates(updates: Iterable[changes.TableUpdate]) -> None:
 def _check_numbers(value: Any, name: str) -> None:
     """Refuse numbers with more bits than Iceberg has for them: its Java library would not read the table."""
     if isinstance(value, Mapping):
-        for inner, one in value.items():
-            _check_numbers(one, inner)
+        for inner, inner_value in value.items():
+            _check_numbers(inner_value, inner)
     elif isinstance(value, list):
-        for one in value:
-            _check_numbers(one, name)
+        for inner_value in value:
+            _check_numbers(inner_value, name)
     elif isinstance(value, int):
         most = MAX_ID if name in _OF_32_BITS else MAX_LONG
         if abs(value) > most:
@@ -100,12 +100,12 @@ def _must_keep(checks: Any) -> bool:
 
 def _new(known: Mapping[int, Snapshot], live: set[int], wanted: int | None) -> list[Snapshot]:
     """The snapshots that the commit would add to the history of the main branch."""
-    found: list[Snapshot] = []
+    snapshots: list[Snapshot] = []
     while wanted is not None and wanted not in live and (snapshot := known.get(wanted)) is not None:
-        found.append(snapshot)
+        snapshots.append(snapshot)
         live = live | {wanted}
         wanted = snapshot.parent_snapshot_id
-    return found
+    return snapshots
 
 
 def _adds_rows(snapshot: Snapshot, io: FileIO) -> bool:
@@ -136,7 +136,7 @@ class Ids:
 
     def __init__(self, name: str, there: Iterable[Any]) -> None:
         self._name = name
-        self._there = {getattr(one, name): _content(one) for one in there}
+        self._there = {getattr(item, name): _content(item) for item in there}
         self._given: dict[int, int] = {}
         """The ids here, by the client's ids."""
 
@@ -146,14 +146,14 @@ class Ids:
         Raises :class:`~distop.errors.InvalidArgument` if the id is too large for Iceberg.
         """
         given, content = getattr(wanted, self._name), _content(wanted)
-        found = next((number for number, one in self._there.items() if one == content), None)
-        number = found if found is not None else self._free(given)
+        same = next((number for number, existing in self._there.items() if existing == content), None)
+        number = same if same is not None else self._free(given)
         if number > MAX_ID:
             raise InvalidArgument(
                 f"{number} is no id: at most {MAX_ID} is allowed", details={"field": self._name}
             )
         self._given[given] = self._given[LAST] = number
-        if found is not None:
+        if same is not None:
             return None
         self._there[number] = content
         return wanted.model_copy(update={self._name: number})
@@ -165,12 +165,12 @@ class Ids:
         return self._given.get(given, given)
 
 
-def _content(one: Schema | PartitionSpec | SortOrder | ViewVersion) -> Any:
-    if isinstance(one, Schema):
-        return one.fields, frozenset(one.identifier_field_ids)
-    if isinstance(one, ViewVersion):
-        return one.model_copy(update={"version_id": 0, "timestamp_ms": 0})
-    return one.fields
+def _content(item: Schema | PartitionSpec | SortOrder | ViewVersion) -> Any:
+    if isinstance(item, Schema):
+        return item.fields, frozenset(item.identifier_field_ids)
+    if isinstance(item, ViewVersion):
+        return item.model_copy(update={"version_id": 0, "timestamp_ms": 0})
+    return item.fields
 
 
 def renumbered(
@@ -220,11 +220,11 @@ def of_what_is_there(
     updates: Iterable[changes.TableUpdate], base: TableMetadata
 ) -> Iterator[changes.TableUpdate]:
     """The same updates, without removals of what neither the table has nor an earlier update adds."""
-    snapshots = {one.snapshot_id for one in base.snapshots}
-    schemas = {one.schema_id for one in base.schemas}
-    specs = {one.spec_id for one in base.partition_specs}
-    statistics = {one.snapshot_id for one in base.statistics}
-    of_partitions = {one.snapshot_id for one in base.partition_statistics}
+    snapshots = {snapshot.snapshot_id for snapshot in base.snapshots}
+    schemas = {schema.schema_id for schema in base.schemas}
+    specs = {spec.spec_id for spec in base.partition_specs}
+    statistics = {file.snapshot_id for file in base.statistics}
+    of_partitions = {file.snapshot_id for file in base.partition_statistics}
     for update in updates:
         match update:
             case changes.AddSnapshotUpdate():
@@ -259,6 +259,6 @@ def of_what_is_there(
 
 def _taken(there: set[int], wanted: Iterable[int]) -> list[int]:
     """Those that are there; from now on they are not."""
-    found = sorted(there.intersection(wanted))
-    there.difference_update(found)
-    return found
+    both = sorted(there.intersection(wanted))
+    there.difference_update(both)
+    return both

@@ -46,7 +46,7 @@ class NamespaceCatalog(StagingCatalog):
     _namespaces: namespaces.Namespaces
 
     def create_namespace(self, namespace: str | Identifier, properties: Properties = EMPTY_DICT) -> None:
-        """Raises ``NamespaceAlreadyExistsError``."""
+        """Create it; raises ``NamespaceAlreadyExistsError``."""
         name = namespaces.namespace_name(namespace)
         if not self._namespaces.create(name, dict(properties)):
             raise iceberg_errors.NamespaceAlreadyExistsError(f"Namespace {name} already exists")
@@ -82,11 +82,11 @@ class NamespaceCatalog(StagingCatalog):
         """Its properties, and as ``location`` where its tables are made. Raises ``NoSuchNamespaceError``."""
         name = self._existing(namespace)
         own = self._namespaces.properties(name)
-        place = place_of_namespace(name, self.properties, own)
-        return {**own, LOCATION: place} if place else own
+        location = place_of_namespace(name, self.properties, own)
+        return {**own, LOCATION: location} if location else own
 
     def load_namespace_properties(self, namespace: str | Identifier) -> Properties:
-        """Raises ``NoSuchNamespaceError``."""
+        """Its properties; raises ``NoSuchNamespaceError``."""
         return self._namespaces.properties(self._existing(namespace))
 
     def update_namespace_properties(
@@ -158,8 +158,8 @@ class ViewCatalog(NamespaceCatalog):
         name = namespaces.view_name(identifier)
         self._check_namespace_of(identifier)
         self._views.check_free(name)
-        place = self.location_of_new(location, *self.identifier_to_database_and_table(identifier))
-        metadata = view_metadata.new_view(place, self.schema_of(schema), view_version, properties)
+        resolved = self.location_of_new(location, *self.identifier_to_database_and_table(identifier))
+        metadata = view_metadata.new_view(resolved, self.schema_of(schema), view_version, properties)
         return self._made(name, metadata, "create-view")
 
     def register_view(self, identifier: str | Identifier, metadata_location: str) -> StoredView:
@@ -183,10 +183,10 @@ class ViewCatalog(NamespaceCatalog):
         ``NoSuchNamespaceError``."""
         name = self._existing(namespace)
         wanted = namespaces.namespace_identifier(name)
-        found = self._pointers.views(
+        names = self._pointers.views(
             "" if name == namespaces.DEFAULT else name, namespaces.view_name(last) if last else ""
         )
-        return (one for one in map(namespaces.table_identifier, found) if one[:-1] == wanted)
+        return (view for view in map(namespaces.table_identifier, names) if view[:-1] == wanted)
 
     def view_exists(self, identifier: str | Identifier) -> bool:
         """Whether there is one."""

@@ -177,10 +177,10 @@ def _check_version(version: ViewVersion) -> None:
     if not 0 <= version.timestamp_ms <= MAX_TIME_MS:
         raise _bad(f"{named} is of no time", "timestamp-ms")
     dialects = set[str]()
-    for one in version.representations:
-        if (dialect := one.root.dialect.lower()) in dialects:
+    for representation in version.representations:
+        if (dialect := representation.root.dialect.lower()) in dialects:
             raise _bad(f"{named}: Cannot add multiple queries for dialect {dialect[:100]}", "representations")
-        if not dialect or len(one.root.sql) > MAX_SQL:
+        if not dialect or len(representation.root.sql) > MAX_SQL:
             raise _bad(f"{named}: SQL has a dialect, and at most {MAX_SQL:,} characters", "representations")
         dialects.add(dialect)
 
@@ -234,7 +234,7 @@ class _ViewDraft:
             raise _bad("Cannot set last added version id: no version id has been added", "view-version-id")
         if wanted == self._current:
             return
-        version = next((one for one in self._versions if one.version_id == wanted), None)
+        version = next((version for version in self._versions if version.version_id == wanted), None)
         if version is None:
             raise _bad(f"Cannot set current version to unknown version: {wanted}", "view-version-id")
         at_ms = version.timestamp_ms if wanted in self._added else self._now_ms
@@ -265,21 +265,22 @@ class _ViewDraft:
         """The versions to keep: the present one, the added ones, and the newest of the others."""
         certain = self._added | {self._current}
         rest = sorted(
-            (one.version_id for one in self._versions if one.version_id not in certain), reverse=True
+            (version.version_id for version in self._versions if version.version_id not in certain),
+            reverse=True,
         )
         wanted = certain | set(rest[: max(0, kept(self._properties) - len(certain))])
-        return [one for one in self._versions if one.version_id in wanted]
+        return [version for version in self._versions if version.version_id in wanted]
 
     def _log_of(self, live: set[int]) -> list[ViewHistoryEntry]:
         """The history behind the last removed version."""
-        start = max((at + 1 for at, one in enumerate(self._log) if one.version_id not in live), default=0)
+        start = max((at + 1 for at, entry in enumerate(self._log) if entry.version_id not in live), default=0)
         return self._log[start:]
 
     def _check_dialects(self) -> None:
         if self._properties.get(MAY_DROP_DIALECTS, "").lower() == "true":
             return
         before, after = (
-            {one.root.dialect.lower() for one in version.representations}
+            {representation.root.dialect.lower() for representation in version.representations}
             for number in (self._base.current_version_id, self._current)
             for version in self._versions
             if version.version_id == number

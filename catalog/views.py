@@ -58,9 +58,9 @@ class Views:
         )
 
         def is_own_write(read: etcd.TxnResult) -> bool:
-            found, claimed = _record(read.one(0, keys.view)), owner_of(read.one(1, claim.key))
+            current, claimed = _record(read.one(0, keys.view)), owner_of(read.one(1, claim.key))
             # It may have been renamed since.
-            return record.uuid in {one.uuid for one in (found, claimed) if one is not None}
+            return record.uuid in {owner.uuid for owner in (current, claimed) if owner is not None}
 
         return self._swap(txn, is_own_write, record.metadata_location)
 
@@ -90,10 +90,10 @@ class Views:
             txn += self._passed_on(self._claim(name, before), self._claim(name, record))
 
         def is_own_write(read: etcd.TxnResult) -> bool | None:
-            if (found := _record(read.one(0, keys.view))) is None:
+            if (current := _record(read.one(0, keys.view))) is None:
                 return None
-            if found.metadata_location in (record.metadata_location, before.metadata_location):
-                return found.metadata_location == record.metadata_location
+            if current.metadata_location in (record.metadata_location, before.metadata_location):
+                return current.metadata_location == record.metadata_location
             return None  # it may have been there in the meantime
 
         return self._swap(txn, is_own_write, record.metadata_location)
@@ -109,8 +109,8 @@ class Views:
             txn += claim.given_up(self._pointers.existing(claim))
 
             def is_own_write(read: etcd.TxnResult) -> bool:
-                found = _record(read.one(0, key))
-                return found is None or found.uuid != record.uuid
+                current = _record(read.one(0, key))
+                return current is None or current.uuid != record.uuid
 
             reached("catalog.drop.before")
             return self._pointers.settled(txn, is_own_write, lambda: reached("catalog.drop.after"))
@@ -137,7 +137,9 @@ class Views:
             txn += self._passed_on(claim, replace(claim, table=new))
 
             def is_own_write(read: etcd.TxnResult) -> bool | None:
-                old, renamed = (_record(read.one(at, one)) for at, one in enumerate((key, target.view)))
+                old, renamed = (
+                    _record(read.one(at, key_of_view)) for at, key_of_view in enumerate((key, target.view))
+                )
                 if renamed is not None and renamed.uuid == record.uuid:
                     return True
                 return False if old is not None and old.uuid == record.uuid else None
