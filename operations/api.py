@@ -208,16 +208,6 @@ class DistributedOperation(ABC):
         """
         return False
 
-    def check_table(self, table: TableRecord, schema: Any = None) -> None:  # noqa: B027 - a default, not a gap
-        """Refuse options of a table, before it is created or altered, that operations of this type could not
-        obey. Raises :class:`~distop.errors.InvalidArgument`.
-
-        Parameters
-        ----------
-        schema:
-            Its columns (a ``pyiceberg`` schema), if they are known.
-        """
-
     def preview(self, request: PlanRequest) -> Mapping[str, Any]:
         """What an operation would do, for callers who preview it: JSON of moderate size.
 

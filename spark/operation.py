@@ -16,13 +16,13 @@ from distop.commit.contract import IGNORED, Contribution, FinishContext, Transac
 from distop.errors import AlreadyIngested, CorruptRecord, PreconditionFailed, StreamGap, WriteTooOld
 from distop.lake.layout.model import Layout
 from distop.lake.rows import rows_steps
+from distop.lake.rules.parsing import refuse_unchecked
 from distop.lake.writing.prepared import LIST, MAX_AGE_S, TYPE, age_of
 from distop.metastore.records.operation import Effect, OperationArg, StepRecord, WatermarkMove
 from distop.operations.api import DistributedOperation, Plan, PlanRequest, Role, Scope
 from distop.operations.arguments import invalid, parse
 from distop.operations.job import JobContext
 from distop.spark_jobs.ingest.argument import DEFAULT_ON_CONFLICT
-from distop.spark_jobs.rules.gate import refuse_unchecked
 
 GAVE_UP = "gaveUp"
 """Fact of an operation that publishes nothing: its write was abandoned."""

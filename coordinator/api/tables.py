@@ -54,7 +54,6 @@ from distop.metastore.records.table import DropRecord, Head, TableRecord, decode
 from distop.metastore.tables.audit import audit_put, prune_softly
 from distop.metastore.tables.locations import LocationClaim
 from distop.metastore.tables.registry import drop_table, finish_drop, table_puts
-from distop.operations.registry import Registry
 from distop.proto import distop_pb2 as pb
 from distop.proto.json_text import from_json
 
@@ -85,7 +84,6 @@ class Altering:
 
     client: EtcdClient
     in_thread: Callable[..., Awaitable[Any]]
-    registry: Registry
 
     async def alter(self, keys: TableKeys, request: pb.AlterTableRequest) -> bool:
         """Make the changes; return whether this call made them, and not an earlier copy of it.
@@ -166,12 +164,13 @@ class Altering:
         self, record: TableRecord, head: Head | None, changes: list[Change], running: list[OperationArg]
     ) -> Altered:
         from distop.lake.altering import altered, check_running
+        from distop.lake.rules.parsing import check_option
 
         check_running(record, changes, running)
         made = altered(record, head, changes)
         try:
-            if "checks" in made.record.options and "ingest" in self.registry.names():
-                self.registry.get("ingest").check_table(made.record, made.schema)
+            if "checks" in made.record.options:
+                check_option(made.record, made.schema)
         except BaseException:
             made.discard()
             raise
@@ -185,7 +184,7 @@ class Altering:
 OPTIONS = ("checks", "partitionBy", "properties", "schema", "storage")
 
 
-def check_options(record: TableRecord, registry: Registry) -> None:
+def check_options(record: TableRecord) -> None:
     """Check all options of a table, and turn a schema into a list: columns have an order, and the keys of an
     object in etcd have none. Blocking.
 
@@ -213,8 +212,10 @@ def check_options(record: TableRecord, registry: Registry) -> None:
     schema = _checked_columns(record)
     if isinstance(columns := options.get("schema"), dict):
         options["schema"] = [f"{name}: {kind}" for name, kind in columns.items()]
-    if "checks" in options and "ingest" in registry.names():
-        _as_option("checks", lambda: registry.get("ingest").check_table(record, schema))
+    if "checks" in options:
+        from distop.lake.rules.parsing import check_option
+
+        _as_option("checks", lambda: check_option(record, schema))
 
 
 def _checked_columns(record: TableRecord) -> Any:
@@ -280,7 +281,7 @@ class TableService(PublishedCalls):
     ) -> pb.Table:
         request_id = check_name(request.request_id or uuid.uuid4().hex, "request_id")
         record = _checked(request, request_id)
-        await self._in_thread(record.name, "checking options", check_options, record, self._work.registry)
+        await self._in_thread(record.name, "checking options", check_options, record)
         keys = self._client.keyspace.table(record.name)
         by, at = record.created_by, record.created_at
         trails = (keys, keys.keyspace)
@@ -366,7 +367,7 @@ class TableService(PublishedCalls):
         self, request: pb.AlterTableRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.Table:
         keys = self._client.keyspace.table(check_table_name(request.name))
-        first = await Altering(self._client, self._in_thread, self._work.registry).alter(keys, request)
+        first = await Altering(self._client, self._in_thread).alter(keys, request)
         log.info(
             "table_altered", extra={"table": keys.name, "changes": len(request.changes_json), "first": first}
         )

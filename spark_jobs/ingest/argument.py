@@ -10,11 +10,11 @@ from typing import Any, Literal, Protocol, TypeAlias
 import msgspec
 
 from distop.lake.layout.sizes import MAX_COLUMN_NAME, MAX_COLUMNS
+from distop.lake.rules.model import ChecksArgument
 from distop.metastore.records.operation import OperationOptions
 from distop.operations.api import PlanRequest
 from distop.operations.arguments import invalid, parse
 from distop.sources.formats.options import CsvOptions, Format, known_encoding
-from distop.spark_jobs.rules.model import ChecksArgument
 
 Mode: TypeAlias = Literal["append", "overwrite", "overwrite_partitions", "error_if_exists", "ignore"]
 FileMode: TypeAlias = Mode | Literal["merge"]

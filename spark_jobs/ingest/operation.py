@@ -7,7 +7,6 @@ from typing import Any
 
 from distop.lake.layout.staging import RULES
 from distop.metastore.records.operation import Effect, OperationArg, StepRecord
-from distop.metastore.records.table import TableRecord
 from distop.operations.api import DistributedOperation, Plan, PlanRequest, Role, Scope, Staging
 from distop.operations.arguments import invalid
 from distop.operations.job import JobContext
@@ -62,12 +61,6 @@ class Ingest(DistributedOperation):
         from distop.spark_jobs.ingest.planning import plan_holds
 
         return plan_holds(plan, made_on, request)
-
-    def check_table(self, table: TableRecord, schema: Any = None) -> None:
-        """Check the rules of the table, against its columns if they are known."""
-        from distop.spark_jobs.rules.gate import check_option
-
-        check_option(table, schema)
 
     def preview(self, request: PlanRequest) -> Mapping[str, Any]:
         """See :func:`~distop.spark_jobs.ingest.report.preview_ingest`; raises as :meth:`plan`."""

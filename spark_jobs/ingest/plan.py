@@ -26,6 +26,7 @@ from distop.errors import ArgumentTooLarge
 from distop.lake.layout.evolution import Evolution
 from distop.lake.layout.hive import named_values
 from distop.lake.layout.model import Layout
+from distop.lake.rules.model import RuleSet
 from distop.metastore.records.operation import OperationArg
 from distop.operations.api import Plan
 from distop.operations.plans import Shared, plan_of
@@ -34,7 +35,6 @@ from distop.sources.formats.reader import ReadColumns
 from distop.sources.kafka.ranges import OffsetRange
 from distop.spark_jobs.ingest.argument import option
 from distop.spark_jobs.merge import MergePlan
-from distop.spark_jobs.rules.model import RuleSet
 
 MAX_SPLITS = 100_000
 """Most jobs of one operation."""

@@ -18,6 +18,7 @@ from distop.errors import AlreadyIngested, ArgumentTooLarge, CorruptRecord
 from distop.lake.iceberg.watermarks import is_after
 from distop.lake.layout.model import Layout
 from distop.lake.rows import table_layout
+from distop.lake.rules.parsing import rules_of
 from distop.metastore.records.operation import WatermarkMove
 from distop.operations.api import Plan, PlanRequest
 from distop.operations.arguments import invalid, parse
@@ -56,7 +57,6 @@ from distop.spark_jobs.ingest.target import (
 )
 from distop.spark_jobs.ingest.topic import plan_topic
 from distop.spark_jobs.ingest.watermarks import has_moved
-from distop.spark_jobs.rules.gate import rules_of
 
 MAX_MERGED_BYTES = 256 << 20
 """Most bytes of files; each job of a merge has all their rows in memory."""

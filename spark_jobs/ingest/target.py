@@ -26,6 +26,7 @@ from distop.lake.predicates import syntax
 from distop.lake.predicates.binding import bind
 from distop.lake.rewriting.replace_partitions import added_by
 from distop.lake.rows import new_layout, table_layout
+from distop.lake.rules.parsing import rules_of
 from distop.lake.storage.storage import storage_of
 from distop.operations.api import PlanRequest
 from distop.operations.arguments import invalid
@@ -51,7 +52,6 @@ from distop.spark_jobs.ingest.argument import (
     on_conflict,
 )
 from distop.spark_jobs.merge import MergePlan, check_merge, plan_merge
-from distop.spark_jobs.rules.gate import rules_of
 
 
 @dataclass(frozen=True, slots=True)

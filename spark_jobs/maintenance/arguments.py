@@ -10,9 +10,9 @@ from typing import Literal, TypeVar
 import msgspec
 
 from distop.errors import PreconditionFailed
+from distop.lake.rules.model import RawRules
 from distop.operations.api import PlanRequest
 from distop.operations.arguments import invalid, parse
-from distop.spark_jobs.rules.model import RawRules
 
 A = TypeVar("A", bound=msgspec.Struct)
 
@@ -78,7 +78,7 @@ class ValidateArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     """Which rows to check, and with which rules."""
 
     rules: RawRules
-    """See :class:`~distop.spark_jobs.rules.model.RuleArgument`; text is a ``check``."""
+    """See :class:`~distop.lake.rules.model.RuleArgument`; text is a ``check``."""
     branch: str | None = None
     """Check this branch (or tag). Without ``branch``, ``snapshot`` or ``as_of``: the table's present snapshot
     at the start."""

@@ -10,6 +10,8 @@ from pyiceberg.table.metadata import TableMetadata
 
 from distop.errors import ArgumentTooLarge, PreconditionFailed
 from distop.lake.layout.staging import RULES
+from distop.lake.rules.model import MAX_SAMPLES, Rule, RuleSet
+from distop.lake.rules.parsing import parse_rules, shown_columns, distinguishable
 from distop.lake.storage.storage import storage_of
 from distop.metastore.records.record import convert
 from distop.operations.api import Plan, PlanRequest
@@ -19,8 +21,6 @@ from distop.spark_jobs.maintenance.arguments import ValidateArgument, snapshot_i
 from distop.spark_jobs.maintenance.heads import branch_snapshot
 from distop.spark_jobs.rules.checks import RowChecks
 from distop.spark_jobs.rules.gate import table_io, write_findings
-from distop.spark_jobs.rules.model import MAX_SAMPLES, Rule, RuleSet
-from distop.spark_jobs.rules.parsing import distinguishable, parse_rules, shown_columns
 from distop.spark_jobs.tables import SnapshotGroups, TableSnapshot, open_snapshot, recorded
 
 MAX_PLAN_BYTES = 1_000_000

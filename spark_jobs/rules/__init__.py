@@ -1,2 +1,1 @@
-"""SQL of callers: rules that rows must keep, findings, the gate before publishing; restrictions of
-queries."""
+"""Checking the rules of a table: the rows of a job, findings, the gate before publishing."""

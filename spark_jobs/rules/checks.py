@@ -16,8 +16,8 @@ import msgspec
 import pyarrow as pa
 
 from distop.errors import JobFailed
-from distop.spark_jobs.rules.engine import ROWS, NotEvaluable, SqlEngine, quoted
-from distop.spark_jobs.rules.model import Rule, RuleSet
+from distop.lake.rules.engine import ROWS, NotEvaluable, SqlEngine, quoted
+from distop.lake.rules.model import Rule, RuleSet
 
 MAX_VALUE_CHARACTERS = 200
 """Characters of a value in a sample row."""

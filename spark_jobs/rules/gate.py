@@ -21,23 +21,18 @@ from typing import Any, Self
 import msgspec
 import pyarrow as pa
 from pyiceberg.io import FileIO
-from pyiceberg.schema import Schema
 
 from distop.commit.contract import Contribution, FinishContext, TransactionalStep
 from distop.commit.partial import selection
-from distop.errors import CorruptRecord, InvalidArgument, PreconditionFailed, ValidationFailed
+from distop.errors import CorruptRecord, ValidationFailed
 from distop.lake.iceberg.content import is_ignored
-from distop.lake.layout.model import Layout, file_io
+from distop.lake.layout.model import file_io
 from distop.lake.layout.staging import PRIVATE, RULES
-from distop.lake.rows import new_layout
+from distop.lake.rules.model import RuleSet
 from distop.metastore.records.operation import JobRecord, OperationArg
 from distop.metastore.records.record import convert, from_json
-from distop.metastore.records.table import TableRecord
-from distop.operations.arguments import invalid
 from distop.operations.job import JobContext, staging_folder, staging_stem
 from distop.spark_jobs.rules.checks import RowChecks, Samples, Violation
-from distop.spark_jobs.rules.model import MAX_SAMPLES, ChecksArgument, RuleSet
-from distop.spark_jobs.rules.parsing import distinguishable, parse_rules, shown_columns
 
 VIOLATED = "violated"
 """Field of a job's result: ``[[position of the rule, rows that break it], ...]``; ``"report"`` if that is too
@@ -198,82 +193,6 @@ def write_report(operation: OperationArg, broken: Iterable[Broken]) -> str:
 def table_io(operation: OperationArg) -> FileIO:
     """File access for an operation's table."""
     return file_io(operation.location, operation.storage)
-
-
-OPTION = "checks"
-"""Option of a table, and field of an argument."""
-
-
-def rules_of(
-    table_options: Mapping[str, Any], argument: ChecksArgument | None, layout: Layout
-) -> RuleSet | None:
-    """The rules for an operation: those of its table, which always apply, and its own.
-
-    Raises :class:`~distop.errors.InvalidArgument` if they do not fit the table's columns.
-    """
-    given = [one for one in (_of_table(table_options), argument) if one is not None]
-    if not given:
-        return None
-    field = f"{OPTION}.rules"
-    parsed = parse_rules([rule for one in given for rule in _listed(one.rules)], layout.schema, field)
-    for rule in parsed:
-        if rule.kind == "unique":
-            raise invalid(
-                field,
-                f"rule {rule.name!r} compares rows of several jobs, and no job sees all of them",
-                "ingest into a branch, and validate that before it is published: see docs/validation.md",
-            )
-    samples = max(one.samples for one in given)
-    if not 0 <= samples <= MAX_SAMPLES:
-        raise invalid(f"{OPTION}.samples", f"samples must lie between 0 and {MAX_SAMPLES}")
-    asked = [name for one in given for name in one.show or ()]
-    sources = [term.source_id for term in layout.spec.fields]
-    rules = RuleSet(
-        rules=parsed,
-        shown=shown_columns(asked or None, layout.schema, sources, field=f"{OPTION}.show"),
-        samples=samples,
-        report_only=all(one.report_only for one in given),
-    )
-    return distinguishable(rules, field)
-
-
-def check_option(table: TableRecord, schema: Schema | None) -> None:
-    """Refuse rules of a table that are invalid, or do not fit its columns if those are known.
-
-    Raises :class:`~distop.errors.InvalidArgument`.
-    """
-    _of_table(table.options)
-    if schema is not None:
-        rules_of(table.options, None, new_layout(table, schema))
-
-
-def refuse_unchecked(table: str, options: Mapping[str, Any]) -> None:
-    """Refuse a kind of write that checks no rules, if the table has some.
-
-    Raises :class:`~distop.errors.PreconditionFailed`.
-    """
-    rules = _of_table(options)
-    if rules is not None and not rules.report_only:
-        raise PreconditionFailed(
-            f"rows of table {table!r} must keep rules, which this kind of write does not check",
-            hint="ingest them: files with ingest, a DataFrame with ingest_dataframe",
-        )
-
-
-def _of_table(options: Mapping[str, Any]) -> ChecksArgument | None:
-    raw = options.get(OPTION)
-    if raw is None:
-        return None
-    try:
-        return convert(raw, ChecksArgument)
-    except msgspec.ValidationError as error:
-        raise InvalidArgument(
-            f"the table's option {OPTION}: {error}", details={"field": f"options.{OPTION}"}
-        ) from None
-
-
-def _listed(rules: Any) -> list[Any]:
-    return list(rules) if isinstance(rules, list) else [rules]
 
 
 class JobChecks:

@@ -34,6 +34,7 @@ from distop.lake.layout.schemas import parse_schema
 from distop.lake.predicates.binding import And, BoundComparison, Node, OneOf, Or, Predicate, predicate_of
 from distop.lake.predicates.proofs import Pruning
 from distop.lake.predicates.rows import chosen, truth
+from distop.lake.rules.model import Rule, RuleSet
 from distop.lake.storage.allowed import ALL as EVERYWHERE
 from distop.lake.writing.writer import StagedWriter
 from distop.metastore.records.operation import JobRecord
@@ -42,7 +43,6 @@ from distop.spark_jobs.compact.argument import Sizes
 from distop.spark_jobs.compact.choice import Chooser
 from distop.spark_jobs.delete.operation import Delete
 from distop.spark_jobs.rules.checks import RowChecks
-from distop.spark_jobs.rules.model import Rule, RuleSet
 from distop.spark_jobs.tables import open_snapshot
 from support.sources.ingesting import Ingesting
 from support.tables.indexing import Indexing

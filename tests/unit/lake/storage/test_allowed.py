@@ -37,7 +37,6 @@ from distop.metastore.records.locations import canonical
 from distop.metastore.records.operation import OperationArg
 from distop.metastore.records.record import encode
 from distop.metastore.records.table import TableRecord
-from distop.operations.registry import Registry
 from distop.sources.formats.files import OpenFile, find_files
 from distop.sources.kafka.client import consumer_settings
 from distop.spark_jobs.tables import open_snapshot
@@ -352,10 +351,10 @@ def test_a_table_is_not_created_elsewhere(monkeypatch: pytest.MonkeyPatch) -> No
     """S1: neither in a folder that is not listed, nor with an endpoint that would get our credentials."""
     monkeypatch.setenv(LOCATIONS, "s3://tables/")
     with pytest.raises(NotAllowed, match="--allow-location"):
-        check_options(TableRecord(name="t", location="file:///etc/t"), Registry())
+        check_options(TableRecord(name="t", location="file:///etc/t"))
     with pytest.raises(NotAllowed, match="--allow-endpoint"):
-        check_options(TableRecord(name="t", location="s3://tables/t", options={"storage": EVIL}), Registry())
-    check_options(TableRecord(name="t", location="s3://tables/t"), Registry())
+        check_options(TableRecord(name="t", location="s3://tables/t", options={"storage": EVIL}))
+    check_options(TableRecord(name="t", location="s3://tables/t"))
 
 
 def test_options_of_a_service_come_on_top_of_its_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from distop.errors import CorruptRecord, ValidationFailed
 from distop.lake.layout.staging import RULES
+from distop.lake.rules.model import Rule, RuleSet
 from distop.metastore.records.operation import MAX_JOB_RECORD_BYTES, JobRecord, OperationArg
 from distop.metastore.records.record import convert, encode
 from distop.spark_jobs.rules.checks import Violation
@@ -25,7 +26,6 @@ from distop.spark_jobs.rules.gate import (
     table_io,
     write_findings,
 )
-from distop.spark_jobs.rules.model import Rule, RuleSet
 from support.sources.ingesting import LocalJob
 from support.tables.publishing import Staged, new_table
 

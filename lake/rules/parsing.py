@@ -1,5 +1,5 @@
-"""Checks rules against the columns of a table, when an operation starts; whether values fit a narrower type
-becomes a condition in SQL.
+"""Checks rules against the columns of a table, when it is made or an operation starts; whether values fit a
+narrower type becomes a condition in SQL.
 
 The rule for types is that of ingest: a value fits if it is the same value in the other type. Nothing is
 rounded or truncated to make it fit.
@@ -8,9 +8,10 @@ rounded or truncated to make it fit.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import msgspec
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 from pyiceberg.types import (
@@ -26,9 +27,14 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from distop.errors import InvalidArgument
-from distop.spark_jobs.rules.engine import BadExpression, Expression, SqlEngine, quoted
-from distop.spark_jobs.rules.model import RawRules, Rule, RuleArgument, RuleSet
+from distop.errors import InvalidArgument, PreconditionFailed
+from distop.lake.layout.model import Layout
+from distop.lake.rows import new_layout
+from distop.lake.rules.engine import BadExpression, Expression, SqlEngine, quoted
+from distop.lake.rules.model import MAX_SAMPLES, ChecksArgument, RawRules, Rule, RuleArgument, RuleSet
+from distop.metastore.records.record import convert
+from distop.metastore.records.table import TableRecord
+from distop.operations.arguments import invalid
 
 INTEGERS = {"byte": 8, "tinyint": 8, "short": 16, "smallint": 16, "int": 32, "long": 64, "bigint": 64}
 """Bits of each."""
@@ -336,3 +342,79 @@ def _name(given: str | None, default: str) -> str:
 
 def _invalid(field: str, message: str, hint: str = HINT) -> InvalidArgument:
     return InvalidArgument(message, hint=hint, details={"field": field})
+
+
+OPTION = "checks"
+"""Option of a table, and field of an argument."""
+
+
+def rules_of(
+    table_options: Mapping[str, Any], argument: ChecksArgument | None, layout: Layout
+) -> RuleSet | None:
+    """The rules for an operation: those of its table, which always apply, and its own.
+
+    Raises :class:`~distop.errors.InvalidArgument` if they do not fit the table's columns.
+    """
+    given = [one for one in (_of_table(table_options), argument) if one is not None]
+    if not given:
+        return None
+    field = f"{OPTION}.rules"
+    parsed = parse_rules([rule for one in given for rule in _listed(one.rules)], layout.schema, field)
+    for rule in parsed:
+        if rule.kind == "unique":
+            raise invalid(
+                field,
+                f"rule {rule.name!r} compares rows of several jobs, and no job sees all of them",
+                "ingest into a branch, and validate that before it is published: see docs/validation.md",
+            )
+    samples = max(one.samples for one in given)
+    if not 0 <= samples <= MAX_SAMPLES:
+        raise invalid(f"{OPTION}.samples", f"samples must lie between 0 and {MAX_SAMPLES}")
+    asked = [name for one in given for name in one.show or ()]
+    sources = [term.source_id for term in layout.spec.fields]
+    rules = RuleSet(
+        rules=parsed,
+        shown=shown_columns(asked or None, layout.schema, sources, field=f"{OPTION}.show"),
+        samples=samples,
+        report_only=all(one.report_only for one in given),
+    )
+    return distinguishable(rules, field)
+
+
+def check_option(table: TableRecord, schema: Schema | None) -> None:
+    """Refuse rules of a table that are invalid, or do not fit its columns if those are known.
+
+    Raises :class:`~distop.errors.InvalidArgument`.
+    """
+    _of_table(table.options)
+    if schema is not None:
+        rules_of(table.options, None, new_layout(table, schema))
+
+
+def refuse_unchecked(table: str, options: Mapping[str, Any]) -> None:
+    """Refuse a kind of write that checks no rules, if the table has some.
+
+    Raises :class:`~distop.errors.PreconditionFailed`.
+    """
+    rules = _of_table(options)
+    if rules is not None and not rules.report_only:
+        raise PreconditionFailed(
+            f"rows of table {table!r} must keep rules, which this kind of write does not check",
+            hint="ingest them: files with ingest, a DataFrame with ingest_dataframe",
+        )
+
+
+def _of_table(options: Mapping[str, Any]) -> ChecksArgument | None:
+    raw = options.get(OPTION)
+    if raw is None:
+        return None
+    try:
+        return convert(raw, ChecksArgument)
+    except msgspec.ValidationError as error:
+        raise InvalidArgument(
+            f"the table's option {OPTION}: {error}", details={"field": f"options.{OPTION}"}
+        ) from None
+
+
+def _listed(rules: Any) -> list[Any]:
+    return list(rules) if isinstance(rules, list) else [rules]
