@@ -17,8 +17,9 @@ import threading
 import time
 from pathlib import Path
 
+from distop.errors import NeedsSpark
 from distop.executor.host.sidecar_folder import SidecarFolder
-from distop.executor.launch.launch import Launch, LaunchedFrame, NeedsSpark, pack, settling, summed
+from distop.executor.launch.launch import Launch, LaunchedFrame, pack, settling, summed
 from distop.executor.ledger.ledger import Ledger
 from distop.executor.runner.options import RunnerOptions, ServedTypes
 from distop.executor.runner.runner import Runner

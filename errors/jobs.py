@@ -97,3 +97,24 @@ class StepSourceMissing(PermanentStepError):
     """The source of a commit step is gone."""
 
     code = "STEP_SOURCE_MISSING"
+
+
+class LaunchFailed(DistopError):
+    """The tasks of an operation could not be run."""
+
+    code = "LAUNCH_FAILED"
+    retryable = True
+
+
+class NeedsSpark(LaunchFailed):
+    """This executor has no Spark."""
+
+    code = "NEEDS_SPARK"
+    default_hint = "start an executor with a Spark master"
+
+
+class LauncherBroken(LaunchFailed):
+    """Nothing can be launched here any more."""
+
+    code = "LAUNCHER_BROKEN"
+    default_hint = "restart this executor"

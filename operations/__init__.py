@@ -4,7 +4,17 @@ Subclass :class:`DistributedOperation`, register it under the entry point group 
 and every coordinator and executor that has it installed can run it.
 """
 
-from distop.metastore.records.operation import Effect, Retry, WatermarkMove
+from distop.metastore.records.names import check_object, check_partition
+from distop.metastore.records.operation import (
+    Effect,
+    JobRecord,
+    OperationArg,
+    OperationOptions,
+    Retry,
+    StepRecord,
+    WatermarkMove,
+)
+from distop.metastore.records.record import convert, from_json
 from distop.operations.api import (
     DistributedOperation,
     OperationView,
@@ -21,6 +31,9 @@ __all__ = [
     "DistributedOperation",
     "Effect",
     "JobContext",
+    "JobRecord",
+    "OperationArg",
+    "OperationOptions",
     "OperationView",
     "Plan",
     "PlanRequest",
@@ -29,5 +42,10 @@ __all__ = [
     "Role",
     "Scope",
     "Staging",
+    "StepRecord",
     "WatermarkMove",
+    "check_object",
+    "check_partition",
+    "convert",
+    "from_json",
 ]

@@ -10,8 +10,9 @@ from distop.spark.session import configure
 
 if TYPE_CHECKING:
     from distop.spark.api import read, register, write
+    from distop.spark.dataframe import ingest_dataframe
 
-__all__ = ["configure", "read", "register", "write"]
+__all__ = ["configure", "ingest_dataframe", "read", "register", "write"]
 
 
 def __getattr__(name: str) -> Any:
@@ -20,4 +21,8 @@ def __getattr__(name: str) -> Any:
         from distop.spark import api
 
         return getattr(api, name)
+    if name == "ingest_dataframe":
+        from distop.spark.dataframe import ingest_dataframe
+
+        return ingest_dataframe
     raise AttributeError(name)

@@ -44,9 +44,8 @@ from distop.lake.rewriting.publish import ADDED, READ, REMOVED, changed_files
 from distop.lake.storage.storage import storage_of
 from distop.lake.writing.sorting import Key, positions
 from distop.lake.writing.writer import StagedWriter
-from distop.operations.api import PlanRequest
+from distop.operations import JobContext, PlanRequest
 from distop.operations.arguments import invalid
-from distop.operations.job import JobContext
 from distop.spark_jobs.delete.job import TableRows, files_of
 from distop.spark_jobs.delete.planning import bytes_per_job
 

@@ -58,7 +58,7 @@ from distop.lake.predicates.rows import chosen
 from distop.lake.pyiceberg_arrow import batches_of, scan_of
 from distop.lake.rewriting.deletes import Deletes, equality_fields
 from distop.lake.storage.storage import StorageOptions
-from distop.metastore.records.operation import OperationArg
+from distop.operations import OperationArg
 from distop.operations.plans import Shared
 
 if TYPE_CHECKING:

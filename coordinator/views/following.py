@@ -254,7 +254,7 @@ class Followed:
 
     def _apply(self, batch: WatchBatch) -> None:
         """Changes of the operation."""
-        if any(event.kind == "delete" and event.kv.key == self._keys.state for event in batch.events):
+        if any(event.is_delete and event.kv.key == self._keys.state for event in batch.events):
             # Its other keys may be deleted in the same revision: that removes no result.
             self._gone = True
             return

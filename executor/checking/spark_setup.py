@@ -14,10 +14,9 @@ from typing import Any
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
-from distop.errors import DistopError, InvalidArgument
+from distop.errors import DistopError, InvalidArgument, LauncherBroken
 from distop.executor.checking import probe
 from distop.executor.host.sidecar_folder import SidecarFolder
-from distop.executor.launch.launch import LauncherBroken
 from distop.executor.launch.settings import refuse_unusable
 from distop.executor.launch.spark import make_session
 from distop.executor.launch.spark_job import executors_of

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from traceback import format_exception_only
 from typing import Any, Protocol, TypeVar
 
-from distop.errors import DistopError, InvalidArgument, JobFailed, shortened
+from distop.errors import DistopError, InvalidArgument, JobFailed, LaunchFailed, shortened
 from distop.executor.ledger.ledger import Ledger, LocalPort
 from distop.executor.task.task import FrameResult, TaskSummary, TaskWork, run_frame_job, run_task
 from distop.metastore.operations.runs import Run
@@ -31,27 +31,6 @@ JOBS_PER_SMALL_TASK = 1000
 TASKS_PER_SLOT = 500
 """Big jobs go one to a task, up to this many tasks per slot; beyond that they are packed evenly. A task costs
 Spark some milliseconds, and its driver some kilobytes."""
-
-
-class LaunchFailed(DistopError):
-    """The tasks of an operation could not be run."""
-
-    code = "LAUNCH_FAILED"
-    retryable = True
-
-
-class NeedsSpark(LaunchFailed):
-    """This executor has no Spark."""
-
-    code = "NEEDS_SPARK"
-    default_hint = "start an executor with a Spark master"
-
-
-class LauncherBroken(LaunchFailed):
-    """Nothing can be launched here any more."""
-
-    code = "LAUNCHER_BROKEN"
-    default_hint = "restart this executor"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,8 +15,9 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from distop.errors import LauncherBroken
 from distop.executor.host.sidecar_folder import SidecarFolder
-from distop.executor.launch.launch import Launch, LauncherBroken, pack
+from distop.executor.launch.launch import Launch, pack
 from distop.executor.launch.settings import REAPED, SETTINGS, refuse_unchecked, refuse_unusable, with_retries
 from distop.executor.launch.spark_frame import SparkFrame
 from distop.executor.launch.spark_job import SparkJob, executors_of, is_release, last_removal

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from pyspark import TaskContext
 
-from distop.errors import DistopError, JobFailed, SourceIncomplete
-from distop.executor.launch.launch import Launch, LaunchFailed
+from distop.errors import DistopError, JobFailed, LaunchFailed, SourceIncomplete
+from distop.executor.launch.launch import Launch
 from distop.executor.launch.settings import refuse_unchecked
 from distop.executor.launch.spark_job import SparkJob
 from distop.executor.launch.spark_task import SparkTask, settle_worker

@@ -11,15 +11,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from distop.errors import DistopError, InvalidArgument, JobFailed
-from distop.executor.launch.launch import (
-    MAX_REASON,
-    Launch,
-    LauncherBroken,
-    LaunchFailed,
-    last_line,
-    settling,
-)
+from distop.errors import DistopError, InvalidArgument, JobFailed, LauncherBroken, LaunchFailed
+from distop.executor.launch.launch import MAX_REASON, Launch, last_line, settling
 
 if TYPE_CHECKING:
     from pyspark import SparkContext, SparkStageInfo

@@ -182,7 +182,7 @@ class ClaimDesk:
 
     def claim_changed(self, run: Run, partition: str, event: KeyEvent) -> None:
         held = self._held.get(event.kv.key)
-        if held is not None and event.kind == "delete" and event.kv.mod_revision > held.claim:
+        if held is not None and event.is_delete and event.kv.mod_revision > held.claim:
             self._lose(held, "its claim is lost")
 
     def claims_over(self, run: Run) -> None:

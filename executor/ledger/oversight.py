@@ -210,7 +210,7 @@ class Oversight:
 
 def _over_by(run: Run, event: KeyEvent) -> str:
     """What a change says about the run: why it is over, or nothing."""
-    keys, deleted = run.keys, event.kind == "delete"
+    keys, deleted = run.keys, event.is_delete
     if event.kv.key == keys.state and (deleted or event.kv.value != RUNNING):
         return (
             "the operation is over"

@@ -15,18 +15,10 @@ from dataclasses import replace
 from enum import Enum
 from functools import partial
 
-from distop.errors import DistopError, InvalidArgument, JobFailed
+from distop.errors import DistopError, InvalidArgument, JobFailed, LauncherBroken, LaunchFailed, NeedsSpark
 from distop.executor.host.scratch import Scratch
 from distop.executor.host.sidecar_folder import SidecarFolder
-from distop.executor.launch.launch import (
-    Launch,
-    LaunchedFrame,
-    LaunchedTasks,
-    LauncherBroken,
-    LaunchFailed,
-    NeedsSpark,
-    TaskLauncher,
-)
+from distop.executor.launch.launch import Launch, LaunchedFrame, LaunchedTasks, TaskLauncher
 from distop.executor.ledger.ledger import Ledger
 from distop.executor.task.task import FrameResult, TaskWork
 from distop.metastore.crashpoints import reached

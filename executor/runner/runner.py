@@ -17,8 +17,8 @@ import random
 import time
 from collections.abc import Callable
 
-from distop.errors import CorruptRecord, DistopError, shortened
-from distop.executor.launch.launch import LauncherBroken, TaskLauncher, last_line
+from distop.errors import CorruptRecord, DistopError, LauncherBroken, shortened
+from distop.executor.launch.launch import TaskLauncher, last_line
 from distop.executor.ledger.ledger import Ledger
 from distop.executor.runner.operation_run import DynamicOperationRun, End, OperationRun
 from distop.executor.runner.options import RunnerOptions, ServedTypes, Tally

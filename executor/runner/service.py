@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from distop.errors import DeadlineExceeded, DistopError, EtcdDenied, require
+from distop.errors import DeadlineExceeded, DistopError, EtcdDenied, LauncherBroken, require
 from distop.executor.host.connect import connect
 from distop.executor.host.scratch_sweep import keep_swept
 from distop.executor.host.sidecar_folder import SidecarFolder
-from distop.executor.launch.launch import LauncherBroken, LocalLauncher, TaskLauncher
+from distop.executor.launch.launch import LocalLauncher, TaskLauncher
 from distop.executor.ledger.ledger import Ledger
 from distop.executor.runner.options import RunnerOptions, ServedTypes, Tally
 from distop.executor.runner.runner import Runner

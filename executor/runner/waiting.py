@@ -264,13 +264,13 @@ class WaitingOperations:
         self.shares.apply(change)
         if self.shares.hull != before:
             self._moved.set()
-        if isinstance(change, Listing) or any(event.kind == "delete" for event in change.events):
+        if isinstance(change, Listing) or any(event.is_delete for event in change.events):
             self.due.set()
 
     def _pauses_changed(self, change: Listing | WatchBatch) -> None:
         """Paused operations are not taken; those that run are stopped by the ledger's watch."""
         self._pauses.apply(change)
-        if isinstance(change, Listing) or any(event.kind == "delete" for event in change.events):
+        if isinstance(change, Listing) or any(event.is_delete for event in change.events):
             self.due.set()
 
     def _served(self, waiting: Iterable[KeyValue]) -> list[OperationId]:

@@ -33,6 +33,7 @@ from pyiceberg.typedef import EMPTY_DICT
 from distop.lake.index.keys import Key, key_of, key_type
 from distop.lake.index.manifest import IndexManifest, IndexPart, read_manifest
 from distop.lake.predicates import binding
+from distop.metastore.crashpoints import reached
 
 Groups: TypeAlias = frozenset[int] | None
 """Row groups of a data file that may hold a matching row; ``None``: all."""
@@ -69,6 +70,7 @@ def write_entries(
         Upper estimate of the number of entries.
     """
     written = EntriesWritten()
+    reached("job.file.before")
     with io.new_output(location).create(overwrite=True) as stream:
         with pq.ParquetWriter(
             stream, entry_schema(encoding), compression="zstd", use_dictionary=["file", "group"]
@@ -82,6 +84,7 @@ def write_entries(
                 written.entries += batch.num_rows
                 parquet.write_batch(batch, row_group_size=group_rows(expected))
         written.bytes = int(stream.tell())
+    reached("job.file.after")
     return written
 
 

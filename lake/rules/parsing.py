@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -359,7 +360,8 @@ def rules_of(
     if not given:
         return None
     field = f"{OPTION}.rules"
-    parsed = parse_rules([rule for one in given for rule in _listed(one.rules)], layout.schema, field)
+    raw = [one.rules if isinstance(one.rules, list) else [one.rules] for one in given]
+    parsed = parse_rules([*chain.from_iterable(raw)], layout.schema, field)
     for rule in parsed:
         if rule.kind == "unique":
             raise invalid(
@@ -414,7 +416,3 @@ def _of_table(options: Mapping[str, Any]) -> ChecksArgument | None:
         raise InvalidArgument(
             f"the table's option {OPTION}: {error}", details={"field": f"options.{OPTION}"}
         ) from None
-
-
-def _listed(rules: Any) -> list[Any]:
-    return list(rules) if isinstance(rules, list) else [rules]

@@ -36,6 +36,10 @@ class KeyEvent(msgspec.Struct, frozen=True):
     kind: Literal["put", "delete"]
     kv: KeyValue
 
+    @property
+    def is_delete(self) -> bool:
+        return self.kind == "delete"
+
 
 class WatchBatch(msgspec.Struct, frozen=True):
     """Changes up to ``revision``. Without events: nothing has changed up to there."""

@@ -323,6 +323,10 @@ class Marks(Mapping[str, Mapping[str, str]]):
             value = self.recent[source][partition]
             yield where, None if value is None else (source, partition, value)
 
+    def know(self, entries: Iterable[tuple[str, str]]) -> None:
+        """Read what looking up these sources and partitions needs, together."""
+        self.chunks.know({position(*at) for at in entries})
+
     # -- sources that are places -----------------------------------------------------------------------
 
     def look_around(self, urls: Iterable[str]) -> None:

@@ -6,9 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from distop.errors import PreconditionFailed
-from distop.metastore.records.operation import Effect, OperationArg, StepRecord
-from distop.operations.api import DistributedOperation, Plan, PlanRequest
-from distop.operations.job import JobContext
+from distop.operations import (
+    DistributedOperation,
+    Effect,
+    JobContext,
+    OperationArg,
+    Plan,
+    PlanRequest,
+    StepRecord,
+)
 from distop.spark_jobs.compact.argument import parse_argument
 
 
@@ -21,7 +27,7 @@ class Compact(DistributedOperation):
     """
 
     type = "compact"
-    preloads = ("distop.spark_jobs.compact.choice",)
+    preloads = ("distop.spark_jobs.compact.planning",)
     effect = Effect.REWRITES
     stages_files = True
 

@@ -14,8 +14,7 @@ from distop.lake.predicates.binding import ALL, predicate_of
 from distop.lake.rewriting.rewrite_plan import RewritePlan
 from distop.lake.storage.storage import storage_of
 from distop.lake.writing.writer import table_file_bytes
-from distop.metastore.records.names import check_partition
-from distop.operations.api import Plan, PlanRequest
+from distop.operations import Plan, PlanRequest, check_partition
 from distop.operations.arguments import invalid
 from distop.spark_jobs.compact.argument import CompactArgument, sizes_of
 from distop.spark_jobs.compact.choice import WHOLE, Chooser, plan_of, sort_order

@@ -23,7 +23,7 @@ from distop.lake.rewriting.plan import Concerned, DeletePlan, concerned_shared, 
 from distop.lake.rewriting.publish import READ, REMOVED, changed_files
 from distop.lake.writing.file_lists import IcebergFileList
 from distop.lake.writing.writer import StagedWriter
-from distop.operations.job import JobContext
+from distop.operations import JobContext
 from distop.operations.plans import plan_of
 from distop.spark_jobs.tables import PlannedFile, TableSnapshot
 

@@ -8,10 +8,17 @@ from typing import Any
 import msgspec
 
 from distop.errors import PreconditionFailed
-from distop.metastore.records.operation import Effect, OperationArg, StepRecord
-from distop.operations.api import DistributedOperation, Plan, PlanRequest, Role
+from distop.operations import (
+    DistributedOperation,
+    Effect,
+    JobContext,
+    OperationArg,
+    Plan,
+    PlanRequest,
+    Role,
+    StepRecord,
+)
 from distop.operations.arguments import invalid
-from distop.operations.job import JobContext
 from distop.spark_jobs.delete.argument import DeleteArgument, parse_argument
 
 
@@ -24,7 +31,7 @@ class Delete(DistributedOperation):
     """
 
     type = "delete"
-    preloads = ("distop.lake.rewriting.plan",)
+    preloads = ("distop.spark_jobs.delete.planning",)
     effect = Effect.DELETES
     role = Role.WRITER  # it may empty a table
     stages_files = True

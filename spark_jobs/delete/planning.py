@@ -15,8 +15,7 @@ from distop.lake.layout.partitioning import Partitioner
 from distop.lake.predicates.binding import predicate_of
 from distop.lake.rewriting.plan import Concerned, DeletePlan, concerned_by, planned_on
 from distop.lake.storage.storage import storage_of
-from distop.metastore.records.record import convert
-from distop.operations.api import Plan, PlanRequest
+from distop.operations import Plan, PlanRequest, convert
 from distop.spark_jobs.delete.argument import DeleteArgument
 
 JOB_BYTES = 512 << 20

@@ -5,8 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from distop.errors import InvalidName, PreconditionFailed
-from distop.metastore.records.names import check_object
-from distop.operations.api import PlanRequest
+from distop.operations import PlanRequest, check_object
 from distop.operations.arguments import invalid, parse
 
 FILES_PER_JOB = 256

@@ -24,9 +24,8 @@ from distop.lake.index.manifest import FOLDER
 from distop.lake.index.plan import Build, DataFileSeen
 from distop.lake.index.publish import RUN, FilePositions, PartResult
 from distop.lake.writing.sorting import Key
-from distop.metastore.crashpoints import reached
-from distop.metastore.records.record import from_json
-from distop.operations.job import JobContext, staging_folder, staging_stem
+from distop.operations import JobContext, from_json
+from distop.operations.job import staging_folder, staging_stem
 from distop.operations.plans import Shared
 from distop.spark_jobs.external_sort import sort_rows
 
@@ -109,10 +108,8 @@ class _Slice:
         """Merge all runs into the job's part."""
         result = PartResult(left_out=self._state.left_out)
         if self._state.runs:
-            reached("job.file.before")
             path = self._job.staging_path(".parquet", folder=FOLDER)
             written = self._write(path, self._sorted())
-            reached("job.file.after")
             result.part = path.rpartition("/")[2]
             result.entries, result.bytes = written.entries, written.bytes
             if written.least is not None and written.greatest is not None:

@@ -9,9 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from distop.metastore.records.operation import Effect, OperationArg, StepRecord
-from distop.operations.api import DistributedOperation, Plan, PlanRequest, Scope
-from distop.operations.job import JobContext
+from distop.operations import (
+    DistributedOperation,
+    Effect,
+    JobContext,
+    OperationArg,
+    Plan,
+    PlanRequest,
+    Scope,
+    StepRecord,
+)
 from distop.spark_jobs.index.argument import object_of_column, parse_argument
 
 
@@ -23,7 +30,7 @@ class BuildIndex(DistributedOperation):
     """
 
     type = "build_index"
-    preloads = ("distop.lake.iceberg.metadata_files", "distop.lake.index.lookup")
+    preloads = ("distop.spark_jobs.index.planning",)
     scope = Scope.PER_OBJECT
     effect = Effect.READS
     can_fail = False

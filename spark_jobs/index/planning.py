@@ -14,7 +14,7 @@ from distop.lake.index.manifest import IndexManifest
 from distop.lake.index.plan import DataFileSeen, IndexPlan, not_covered, snapshot_files
 from distop.lake.layout.model import file_io
 from distop.lake.storage.storage import storage_of
-from distop.operations.api import Plan, PlanRequest
+from distop.operations import Plan, PlanRequest
 from distop.operations.arguments import invalid
 from distop.spark_jobs.index.argument import BuildIndexArgument
 

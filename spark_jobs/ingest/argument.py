@@ -11,8 +11,7 @@ import msgspec
 
 from distop.lake.layout.sizes import MAX_COLUMN_NAME, MAX_COLUMNS
 from distop.lake.rules.model import ChecksArgument
-from distop.metastore.records.operation import OperationOptions
-from distop.operations.api import PlanRequest
+from distop.operations import OperationOptions, PlanRequest
 from distop.operations.arguments import invalid, parse
 from distop.sources.formats.options import CsvOptions, Format, known_encoding
 

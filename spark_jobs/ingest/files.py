@@ -22,8 +22,7 @@ from distop.errors import ArgumentTooLarge
 from distop.lake.layout.hive import named_columns, named_values
 from distop.lake.layout.model import Layout
 from distop.lake.rows import table_layout
-from distop.metastore.records.operation import WatermarkMove
-from distop.operations.api import PlanRequest
+from distop.operations import PlanRequest, WatermarkMove
 from distop.operations.arguments import invalid
 from distop.sources.formats.bad_rows import Rows, Unconvertible
 from distop.sources.formats.conversion import convert

@@ -23,7 +23,7 @@ from distop.lake.predicates.binding import ALL, Always, Predicate, predicate_of
 from distop.lake.predicates.rows import chosen, truth
 from distop.lake.storage.storage import StorageOptions
 from distop.lake.writing.casts import check_never_empty
-from distop.operations.job import JobContext
+from distop.operations import JobContext
 from distop.sources.formats.avro import AvroReader
 from distop.sources.formats.bad_rows import (
     BadRowPolicy,

@@ -6,10 +6,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from distop.lake.layout.staging import RULES
-from distop.metastore.records.operation import Effect, OperationArg, StepRecord
-from distop.operations.api import DistributedOperation, Plan, PlanRequest, Role, Scope, Staging
+from distop.operations import (
+    DistributedOperation,
+    Effect,
+    JobContext,
+    OperationArg,
+    Plan,
+    PlanRequest,
+    Role,
+    Scope,
+    Staging,
+    StepRecord,
+)
 from distop.operations.arguments import invalid
-from distop.operations.job import JobContext
 from distop.sources.formats.files import MAX_PATHS
 from distop.spark_jobs.ingest.argument import NOTHING, REPORTED
 
@@ -149,7 +158,7 @@ class DataFrameIngest(Ingest):
     """Appends the rows of a DataFrame to a table, or replaces its rows by them.
 
     Only the program that has the DataFrame can run it: see
-    :func:`distop.spark_jobs.ingest.dataframe.ingest_dataframe`.
+    :func:`distop.spark.dataframe.ingest_dataframe`.
 
     Parameters
     ----------

@@ -27,8 +27,7 @@ from distop.lake.layout.evolution import Evolution
 from distop.lake.layout.hive import named_values
 from distop.lake.layout.model import Layout
 from distop.lake.rules.model import RuleSet
-from distop.metastore.records.operation import OperationArg
-from distop.operations.api import Plan
+from distop.operations import OperationArg, Plan
 from distop.operations.plans import Shared, plan_of
 from distop.sources.formats.options import CsvOptions
 from distop.sources.formats.reader import ReadColumns

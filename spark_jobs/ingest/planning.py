@@ -19,8 +19,7 @@ from distop.lake.iceberg.watermarks import is_after
 from distop.lake.layout.model import Layout
 from distop.lake.rows import table_layout
 from distop.lake.rules.parsing import rules_of
-from distop.metastore.records.operation import WatermarkMove
-from distop.operations.api import Plan, PlanRequest
+from distop.operations import Plan, PlanRequest, WatermarkMove
 from distop.operations.arguments import invalid, parse
 from distop.sources.formats.columns import check_columns
 from distop.sources.kafka.ranges import parse_kafka

@@ -17,9 +17,7 @@ from distop.lake.layout.staging import ICEBERG, format_of, quarantine_folder
 from distop.lake.rows import table_layout
 from distop.lake.storage.quarantine import LIST_SUFFIX, QuarantineList
 from distop.lake.storage.storage import StorageOptions, storage_of
-from distop.metastore.records.operation import OperationArg
-from distop.metastore.records.record import convert
-from distop.operations.api import OperationView, PlanRequest
+from distop.operations import OperationArg, OperationView, PlanRequest, convert
 from distop.operations.job import staging_folder, staging_stem
 from distop.sources.formats.bad_rows import BadRowPolicy, RowPosition, first_of
 from distop.sources.markers import check_markers

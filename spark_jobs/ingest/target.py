@@ -28,7 +28,7 @@ from distop.lake.rewriting.replace_partitions import added_by
 from distop.lake.rows import new_layout, table_layout
 from distop.lake.rules.parsing import rules_of
 from distop.lake.storage.storage import storage_of
-from distop.operations.api import PlanRequest
+from distop.operations import PlanRequest
 from distop.operations.arguments import invalid
 from distop.sources.formats.columns import check_columns
 from distop.sources.formats.inference import Sample

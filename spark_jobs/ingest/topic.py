@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pyarrow import types as is_
 
 from distop.lake.rows import table_layout
-from distop.operations.api import Plan, PlanRequest
+from distop.operations import Plan, PlanRequest
 from distop.operations.arguments import invalid
 from distop.sources.formats.options import CsvOptions, Format
 from distop.sources.formats.types import convertible

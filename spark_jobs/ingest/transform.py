@@ -25,11 +25,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from distop.errors import InvalidArgument
-from distop.executor.launch.launch import NeedsSpark
+from distop.errors import InvalidArgument, NeedsSpark
 from distop.lake.storage.allowed import adopt, lists
-from distop.metastore.records.operation import OperationArg
-from distop.metastore.records.record import decode, encode
+from distop.operations import OperationArg
 from distop.operations.arguments import invalid
 from distop.sources.formats.bad_rows import Fail
 from distop.sources.formats.columns import check_columns
@@ -232,7 +230,7 @@ def source_of(session: SparkSession, operation: OperationArg) -> DataFrame:
     schema = _types_of_source(plan)
     splits = len(plan.cuts) - 1
     numbered = session.range(0, splits, 1, splits)
-    return numbered.mapInArrow(_ReadSplits(encode(operation)), schema)
+    return numbered.mapInArrow(_ReadSplits(operation), schema)
 
 
 def _first_lines(text: str) -> str:
@@ -244,18 +242,17 @@ def _first_lines(text: str) -> str:
 class _ReadSplits:
     """A function over the numbers of splits; yields their rows. Runs in Spark's workers."""
 
-    operation: bytes
+    operation: OperationArg
     allowed: Mapping[str, str] = field(default_factory=lists)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         adopt(self.allowed)
-        operation = decode(self.operation, OperationArg)
-        plan = IngestPlan.of(operation)
+        plan = IngestPlan.of(self.operation)
         schema = to_arrow_schema(_types_of_source(plan), timezone="UTC")
         rows = Conversion(schema, schema.names)
         for batch in batches:
             for split in batch.column(0).to_pylist():
-                for table in split_rows(operation, split, rows):
+                for table in split_rows(self.operation, split, rows):
                     yield from table.to_batches(max_chunksize=BATCH_ROWS)
 
 

@@ -20,9 +20,9 @@ import msgspec
 
 from distop.errors import AlreadyIngested
 from distop.lake.iceberg.watermarks import is_after
-from distop.metastore.records.operation import WatermarkMove
-from distop.metastore.records.watermarks import Entry, Marks, position, upwards
+from distop.operations import WatermarkMove
 from distop.operations.arguments import invalid
+from distop.operations.watermarks import Entry, Marks, upwards
 from distop.sources.formats.files import FoundSource, SourceFile
 from distop.spark_jobs.ingest.plan import Extent, FileEntry, jobs_reading
 
@@ -63,7 +63,7 @@ def watermark_moves(
             raise invalid("watermark", f"{path!r} is not one of the paths: {', '.join(found.partitions)}")
     name = source or found.url
     marks = Marks.of(watermarks)
-    marks.chunks.know(position(name, path) for path in found.partitions)
+    marks.know((name, path) for path in found.partitions)
     if not reingest:
         _check_overlap(name, found, marks)
     return {
@@ -146,7 +146,7 @@ def has_moved(
 def _looked_at(moves: Mapping[str, Mapping[str, WatermarkMove]], marks: Marks) -> list[object]:
     own = [(source, path) for source, paths in moves.items() for path in paths]
     urls = [f"{source}/{path}" for source, path in own if "://" in source]
-    marks.chunks.know(position(*at) for at in own)
+    marks.know(own)
     marks.look_around(urls)
     return [
         [marks.value(*at) for at in own],
@@ -208,8 +208,7 @@ def new_files(
     if source is None:
         marks.look_around(f"{name}/{file.path}" for file in found.files)
     else:
-        paths = {path for file in found.files for path in upwards(file.path)}
-        marks.chunks.know(position(source, path) for path in paths)
+        marks.know((source, path) for file in found.files for path in upwards(file.path))
 
     def around(file: SourceFile) -> list[Entry]:
         if source is None:

@@ -11,7 +11,7 @@ import msgspec
 
 from distop.errors import PreconditionFailed
 from distop.lake.rules.model import RawRules
-from distop.operations.api import PlanRequest
+from distop.operations import PlanRequest
 from distop.operations.arguments import invalid, parse
 
 A = TypeVar("A", bound=msgspec.Struct)

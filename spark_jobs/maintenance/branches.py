@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from distop.metastore.records.operation import OperationArg, StepRecord
-from distop.operations.api import DistributedOperation, Plan, PlanRequest
-from distop.operations.job import JobContext
+from distop.operations import DistributedOperation, JobContext, OperationArg, Plan, PlanRequest, StepRecord
 from distop.spark_jobs.maintenance.arguments import DropArgument, PublishArgument, parsed
 
 
@@ -14,7 +12,7 @@ class PublishBranch(DistributedOperation):
     """Publishes a branch: its content becomes the table's, watermarks included, and the branch is removed."""
 
     type = "publish_branch"
-    preloads = ("distop.lake.iceberg.metadata_files",)
+    preloads = ("distop.spark_jobs.maintenance.heads",)
 
     def plan(self, request: PlanRequest) -> Plan:
         """See :meth:`DistributedOperation.plan`; ``PreconditionFailed`` if there is no such branch."""
@@ -43,7 +41,7 @@ class DropBranch(DistributedOperation):
     """Removes a branch. Its files are removed when its snapshots are expired."""
 
     type = "drop_branch"
-    preloads = ("distop.lake.iceberg.metadata_files",)
+    preloads = ("distop.spark_jobs.maintenance.heads",)
 
     def plan(self, request: PlanRequest) -> Plan:
         """See :meth:`DistributedOperation.plan`; ``PreconditionFailed`` if there is no such branch."""

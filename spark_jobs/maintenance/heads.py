@@ -11,7 +11,7 @@ from distop.lake.iceberg.branches import check_branch_name
 from distop.lake.iceberg.metadata_files import TableFile
 from distop.lake.layout.model import Layout
 from distop.lake.storage.storage import storage_of
-from distop.operations.api import PlanRequest
+from distop.operations import PlanRequest
 
 
 def layout_of_head(request: PlanRequest) -> dict[str, Any]:

@@ -12,10 +12,17 @@ from typing import Any
 from distop.errors import PreconditionFailed
 from distop.lake.cleanup.purge import check_removal
 from distop.lake.storage.storage import storage_of
-from distop.metastore.records.operation import Effect, OperationArg, StepRecord
-from distop.operations.api import DistributedOperation, Plan, PlanRequest
+from distop.operations import (
+    DistributedOperation,
+    Effect,
+    JobContext,
+    OperationArg,
+    Plan,
+    PlanRequest,
+    StepRecord,
+)
 from distop.operations.arguments import invalid
-from distop.operations.job import JobContext, staging_folder
+from distop.operations.job import staging_folder
 from distop.spark_jobs.maintenance.arguments import (
     ExpireArgument,
     OrphansArgument,
@@ -73,7 +80,7 @@ class ExpireSnapshots(DistributedOperation):
     """Expires old snapshots of a table, and removes the files that only they refer to."""
 
     type = "expire_snapshots"
-    preloads = ("distop.lake.cleanup.purge", "distop.lake.iceberg.metadata_files")
+    preloads = ("distop.lake.cleanup.purge", "distop.spark_jobs.maintenance.heads")
     effect = Effect.CLEANS
     stages_files = True
 
@@ -112,7 +119,7 @@ class RemoveOrphans(DistributedOperation):
     """Finds files below the table's location that nothing refers to, and removes them if requested."""
 
     type = "remove_orphans"
-    preloads = ("distop.lake.cleanup.purge", "distop.lake.iceberg.metadata_files")
+    preloads = ("distop.lake.cleanup.purge", "distop.spark_jobs.maintenance.heads")
     effect = Effect.CLEANS
     stages_files = True
     sees_active = True

@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from distop.metastore.records.operation import Effect, OperationArg, StepRecord
-from distop.operations.api import DistributedOperation, Plan, PlanRequest
-from distop.operations.job import JobContext
+from distop.operations import (
+    DistributedOperation,
+    Effect,
+    JobContext,
+    OperationArg,
+    Plan,
+    PlanRequest,
+    StepRecord,
+)
 from distop.spark_jobs.maintenance.arguments import ValidateArgument, parsed
 
 
@@ -15,7 +21,7 @@ class Validate(DistributedOperation):
     """Checks rules on the rows of one snapshot, a job for each partition. Does not change the table."""
 
     type = "validate"
-    preloads = ("distop.spark_jobs.tables",)
+    preloads = ("distop.spark_jobs.maintenance.validation",)
     effect = Effect.READS
     stages_files = True
 

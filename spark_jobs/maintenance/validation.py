@@ -11,12 +11,10 @@ from pyiceberg.table.metadata import TableMetadata
 from distop.errors import ArgumentTooLarge, PreconditionFailed
 from distop.lake.layout.staging import RULES
 from distop.lake.rules.model import MAX_SAMPLES, Rule, RuleSet
-from distop.lake.rules.parsing import parse_rules, shown_columns, distinguishable
+from distop.lake.rules.parsing import distinguishable, parse_rules, shown_columns
 from distop.lake.storage.storage import storage_of
-from distop.metastore.records.record import convert
-from distop.operations.api import Plan, PlanRequest
+from distop.operations import JobContext, Plan, PlanRequest, convert
 from distop.operations.arguments import invalid
-from distop.operations.job import JobContext
 from distop.spark_jobs.maintenance.arguments import ValidateArgument, snapshot_id, time_of
 from distop.spark_jobs.maintenance.heads import branch_snapshot
 from distop.spark_jobs.rules.checks import RowChecks

@@ -29,9 +29,8 @@ from distop.lake.iceberg.content import is_ignored
 from distop.lake.layout.model import file_io
 from distop.lake.layout.staging import PRIVATE, RULES
 from distop.lake.rules.model import RuleSet
-from distop.metastore.records.operation import JobRecord, OperationArg
-from distop.metastore.records.record import convert, from_json
-from distop.operations.job import JobContext, staging_folder, staging_stem
+from distop.operations import JobContext, JobRecord, OperationArg, convert, from_json
+from distop.operations.job import staging_folder, staging_stem
 from distop.spark_jobs.rules.checks import RowChecks, Samples, Violation
 
 VIOLATED = "violated"

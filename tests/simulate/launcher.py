@@ -8,8 +8,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from distop.errors import DistopError
-from distop.executor.launch.launch import Launch, LaunchedFrame, LaunchFailed
+from distop.errors import DistopError, LaunchFailed
+from distop.executor.launch.launch import Launch, LaunchedFrame
 from distop.executor.ledger.ledger import Ledger
 from distop.executor.task.task import TaskSummary
 from distop.metastore.operations.jobs import (

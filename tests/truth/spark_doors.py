@@ -12,8 +12,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from distop.spark import write
-from distop.spark_jobs.ingest import ingest_dataframe
+from distop.spark import ingest_dataframe, write
 from truth.doors import Refusals, Started, told
 from truth.inputs import Cases, by_source, parquet_file
 from truth.installation import Installation, table_of

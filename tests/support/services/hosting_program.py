@@ -18,7 +18,7 @@ from distop.client import Client
 from distop.executor.runner import run_hosted
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.records.names import OperationId
-from distop.spark_jobs.ingest.dataframe import columns_of
+from distop.spark.dataframe import columns_of
 from distop.spark_jobs.ingest.operation import DataFrameIngest
 
 ROWS = 500

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from distop.errors import LauncherBroken, LaunchFailed
 from distop.executor.launch import spark_job
-from distop.executor.launch.launch import LauncherBroken, LaunchFailed
 from distop.executor.launch.spark_job import SparkJob
 from support.waiting import eventually
 

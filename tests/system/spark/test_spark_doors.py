@@ -13,9 +13,8 @@ import pytest
 from distop.client import OperationFailed, OperationState
 from distop.executor.launch import spark as launcher
 from distop.executor.launch.settings import ADAPTIVE, CHECKED, ShufflesUnchecked
-from distop.spark import read, write
-from distop.spark_jobs.ingest import dataframe as before
-from distop.spark_jobs.ingest import ingest_dataframe
+from distop.spark import dataframe as before
+from distop.spark import ingest_dataframe, read, write
 from support.spark.spark_service import Service, ids_of, ingested, reading, writing
 
 pytestmark = pytest.mark.spark

@@ -31,7 +31,7 @@ from distop.executor.launch.spark import SparkLauncher
 from distop.executor.launch.spark_job import executors_of
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.operations.jobs import FAILED
-from distop.spark_jobs.ingest import ingest_dataframe
+from distop.spark import ingest_dataframe
 from support.etcd.lossy import LossyClient
 from support.processes import children
 from support.repository import TESTS

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import re
 import runpy
+from importlib.util import find_spec
 
+from distop.operations import Registry
 from support.repository import ROOT, TESTS
 
 DOCUMENT = (ROOT / "docs" / "architecture.md").read_text()
@@ -74,3 +76,38 @@ def test_every_room_says_what_is_in_it() -> None:
 def test_images_are_made_of_every_folder() -> None:
     let_in = (ROOT / ".dockerignore").read_text().splitlines()
     assert {f"!{folder.name}" for folder in PRODUCT if folder.is_symlink()} <= set(let_in)
+
+
+CORE = (
+    *("errors", "process", "proto", "metastore", "operations", "commit"),
+    *("lake", "catalog", "sources", "coordinator", "executor"),
+)
+"""The folders that know no operation type by its name; a client or a command is for some of them."""
+
+NO_TYPES = {
+    ("metastore/etcd/watch.py", "delete"): "what etcd says of a key",
+    ("coordinator/api/published.py", "compact"): "what a call does to watermarks",
+    ("lake/writing/prepared.py", "write"): "the prefix of the folders that tasks of Spark write to",
+    ("operations/noop.py", "noop"): "the type itself: it needs no storage, and shows that distop works",
+}
+"""Texts of the core that equal the name of a type, and why each is there."""
+
+
+def test_the_core_knows_no_type_of_operations_by_its_name() -> None:
+    """A type says what it needs by attributes that any type may have."""
+    types = set(Registry(()).names())
+    found = {
+        (path.relative_to(folder.parent).as_posix(), node.value)
+        for folder in PRODUCT
+        if folder.name in CORE
+        for path in folder.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and node.value in types
+    }
+    assert found == NO_TYPES.keys()
+
+
+def test_what_a_type_wants_to_be_loaded_before_exists() -> None:
+    registry = Registry(())
+    for kind in map(registry.get, registry.names()):
+        assert all(map(find_spec, kind.preloads)), kind.type

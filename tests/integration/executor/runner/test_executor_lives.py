@@ -12,8 +12,8 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from distop.errors import UnknownOperationType
-from distop.executor.launch.launch import Launch, LauncherBroken, LaunchFailed, LocalLauncher, LocalTasks
+from distop.errors import LauncherBroken, LaunchFailed, UnknownOperationType
+from distop.executor.launch.launch import Launch, LocalLauncher, LocalTasks
 from distop.executor.launch.spark_job import SparkJob
 from distop.executor.ledger import claims, oversight
 from distop.executor.ledger.claims import ClaimDesk

@@ -17,7 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distop.executor.launch.launch import JOBS_PER_SMALL_TASK, TASKS_PER_SLOT, LaunchFailed, pack
+from distop.errors import LaunchFailed
+from distop.executor.launch.launch import JOBS_PER_SMALL_TASK, TASKS_PER_SLOT, pack
 from distop.executor.launch.settings import (
     ADAPTIVE,
     CHECKED,

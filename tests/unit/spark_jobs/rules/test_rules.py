@@ -17,15 +17,15 @@ from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from distop.errors import Busy, InvalidArgument, JobFailed, PreconditionFailed
 from distop.lake.layout.model import Layout
 from distop.lake.layout.schemas import parse_schema
+from distop.lake.rules import engine
 from distop.lake.rules.model import RawRules, RuleArgument, RuleSet
-from distop.lake.rules.parsing import parse_rules, shown_columns, distinguishable
+from distop.lake.rules.parsing import distinguishable, parse_rules, shown_columns
 from distop.lake.writing.prepared import new_write
 from distop.metastore.records.table import TableRecord
 from distop.operations.api import Plan, PlanRequest
 from distop.process import workers
 from distop.process.workers import Idle
 from distop.spark.operation import Write
-from distop.spark_jobs.rules import engine
 from distop.spark_jobs.rules.checks import RowChecks, Violation
 from support.refusals import refused
 
