@@ -210,7 +210,7 @@ class _Outcome:
     """
 
     def __init__(self, pid: int, limit_s: float) -> None:
-        self._pid, self._limit_s = pid, limit_s
+        self._limit_s = limit_s
         self._has_begun, self._limit = False, Limit(pid, START_S)
         self._kind, self._value = b"", None
 
@@ -233,7 +233,8 @@ class _Outcome:
         if message is None:
             raise Died
         if message[0] == ALIVE:
-            self._has_begun, self._limit = True, Limit(self._pid, self._limit_s)
+            self._has_begun = True
+            self._limit.renew(self._limit_s)
         elif message[0] == LOG:
             record = logging.makeLogRecord(message[1])
             logging.getLogger(record.name).handle(record)
@@ -321,6 +322,11 @@ class Limit:
 
     def __init__(self, pid: int, limit_s: float) -> None:
         self._pid, self._starved_s = pid, starved_s(pid)
+        self._until = time.monotonic() + limit_s
+
+    def renew(self, limit_s: float) -> None:
+        """Begin the time anew. That the process has starved before extends this time, too: to look costs as
+        much as sending a small call."""
         self._until = time.monotonic() + limit_s
 
     @property
