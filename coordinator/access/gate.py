@@ -18,7 +18,7 @@ from typing import Any
 from distop.coordinator.access.authentication import Authentication, IdentityConfig, Proof
 from distop.coordinator.access.callers import Caller
 from distop.coordinator.access.policy import ALL, changed, held_by
-from distop.coordinator.access.rights import RIGHTS, Scope, claims, required
+from distop.coordinator.access.rights import RIGHTS, RightScope, claims, required
 from distop.errors import (
     CorruptRecord,
     DistopError,
@@ -230,25 +230,25 @@ def check(who: Caller, method: str, request: Any, registry: Registry) -> None:
         raise PermissionDenied(f"the right for {method} is not defined")
     needed = required(method, request, registry)
     match needed.scope:
-        case Scope.CALLER:
+        case RightScope.CALLER:
             return
-        case Scope.VISIBLE:
+        case RightScope.VISIBLE:
             if not who.held.grants:
                 raise denied(who, needed.role, "any table")
-        case Scope.EVERYTHING:
+        case RightScope.EVERYTHING:
             if who.held.everywhere < needed.role:
                 raise denied(who, needed.role, "all tables")
-        case Scope.OPERATION:
+        case RightScope.OPERATION:
             operation = OperationId.parse(needed.name)
             hidden: DistopError = OperationNotFound(
                 f"operation {operation} does not exist", details={"operation": str(operation)}
             )
             _check_table(who, needed.role, operation.table, hidden)
-        case Scope.TABLE:
+        case RightScope.TABLE:
             table = check_table_name(needed.name)
             hidden = TableNotFound.named(table)
             _check_table(who, needed.role, table, hidden)
-        case Scope.NEW_TABLE:
+        case RightScope.NEW_TABLE:
             table = check_table_name(needed.name, "name")
             _check_table(who, needed.role, table, denied(who, needed.role, f"table {table!r}"))
 

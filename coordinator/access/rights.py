@@ -17,7 +17,7 @@ from distop.operations.api import Role
 from distop.operations.registry import Registry
 
 
-class Scope(Enum):
+class RightScope(Enum):
     """What the role is needed on."""
 
     TABLE = "table"
@@ -38,10 +38,10 @@ class Right:
     """What calls of one method need."""
 
     role: Role
-    scope: Scope
+    scope: RightScope
     field: str = ""
     """The field of the request that names the table or operation."""
-    otherwise: Scope | None = None
+    otherwise: RightScope | None = None
     """The scope where that field is empty, if it may be."""
     raised: Callable[[Any, Registry], Role] | None = None
     """What a request needs that asks for more than others of its method."""
@@ -52,7 +52,7 @@ class Required:
     """What one request needs."""
 
     role: Role
-    scope: Scope
+    scope: RightScope
     name: str = ""
     """Of the table or operation, as the caller has written it."""
 
@@ -76,7 +76,7 @@ def _of_fix(request: Any, registry: Registry) -> Role:
 
 
 READER, OPERATOR, WRITER, ADMIN = Role
-TABLE, OPERATION, NEW_TABLE, VISIBLE, EVERYTHING, CALLER = Scope
+TABLE, OPERATION, NEW_TABLE, VISIBLE, EVERYTHING, CALLER = RightScope
 
 RIGHTS = {
     f"/distop.v1.{method}": right

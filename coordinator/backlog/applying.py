@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import msgspec
 
 from distop.commit.contract import BRANCH, PUBLISHED, REBASED, SNAPSHOT
-from distop.coordinator.backlog.policy import Failure
+from distop.coordinator.backlog.policy import BatchFailure
 from distop.coordinator.backlog.unordered import share_of_unordered
 from distop.errors import Cancelled, shortened
 from distop.metastore.backlog.batches import (
@@ -41,7 +41,7 @@ async def share_of(
     keys: TableKeys,
     arg: OperationArg,
     *,
-    failure: Failure | None,
+    failure: BatchFailure | None,
     now: float,
     result: HistoryRecord | None = None,
 ) -> Txn:
@@ -167,7 +167,7 @@ def _failed(
     arg: OperationArg,
     ordering: OrderingRecord,
     entries: Entries,
-    failure: Failure,
+    failure: BatchFailure,
     now: float,
 ) -> tuple[OrderingRecord, list[Op]]:
     ops: list[Op] = []

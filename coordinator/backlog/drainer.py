@@ -19,8 +19,8 @@ import msgspec
 from distop.coordinator.backlog.policy import (
     Apply,
     Backlog,
+    BatchFailure,
     Drop,
-    Failure,
     InFlight,
     Publish,
     PutBack,
@@ -387,7 +387,7 @@ class Drainer:
     async def _failed(self, backlog: Backlog, first: Waiting, error: Exception) -> float:
         """A batch whose operation could not be started: the failure is counted, or the batch blocks the
         table."""
-        failure = Failure.of(error)
+        failure = BatchFailure.of(error)
         message = shortened(failure.message, MAX_ERROR_LENGTH)
         attempts = failure.attempts(first.record)
         record = msgspec.structs.replace(first.record, attempts=attempts, code=failure.code, error=message)

@@ -132,7 +132,7 @@ def decide(backlog: Backlog) -> Next:
 
 
 @dataclass(frozen=True)
-class Failure:
+class BatchFailure:
     """Why a batch could not be applied."""
 
     code: str
@@ -153,7 +153,7 @@ class Failure:
         return not self.passes or (attempts >= most and not self.waits)
 
     @classmethod
-    def of(cls, error: Exception) -> Failure:
+    def of(cls, error: Exception) -> BatchFailure:
         """The failure of a start: errors from outside distop may be transient."""
         known = as_distop(error)
         passes = known is not error or known.retryable or isinstance(error, Unavailable)
@@ -163,14 +163,14 @@ class Failure:
 _MISHAPS = frozenset({"LAUNCH_FAILED", "ATTEMPT_TIMEOUT", "DEADLINE_EXCEEDED"})
 
 
-def failure_of(error: ErrorRecord | None, failed: Mapping[str, str]) -> Failure:
+def failure_of(error: ErrorRecord | None, failed: Mapping[str, str]) -> BatchFailure:
     """What the end of an operation, and the errors of its failed jobs, mean for its batches.
 
     Errors of distop say whether they are transient. Errors from outside (a disk, a network, user code) are
     retried.
     """
     if error is None:
-        return Failure("ABORTED", "aborted")
+        return BatchFailure("ABORTED", "aborted")
     code = error.code
     if code == "JOB_FAILED" and failed:
         code = next(iter(failed.values())).partition(":")[0].strip() or code
@@ -179,5 +179,5 @@ def failure_of(error: ErrorRecord | None, failed: Mapping[str, str]) -> Failure:
     passes = code != COMPLETION_FAILED and (code in _MISHAPS or kind is None or kind.retryable)
     if kind is SourceIncomplete:
         why = error.message if code == error.code else next(iter(failed.values())).partition(":")[2].strip()
-        return Failure(code, why, passes=passes, waits=True)
-    return Failure(error.code, error.message, passes=passes)
+        return BatchFailure(code, why, passes=passes, waits=True)
+    return BatchFailure(error.code, error.message, passes=passes)

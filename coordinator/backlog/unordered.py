@@ -10,7 +10,7 @@ from hashlib import sha256
 
 import msgspec
 
-from distop.coordinator.backlog.policy import Backlog, Failure, Waiting
+from distop.coordinator.backlog.policy import Backlog, BatchFailure, Waiting
 from distop.coordinator.starting.body import StartBody, check_scope
 from distop.coordinator.starting.launching import Launched, Launcher
 from distop.coordinator.starting.services import Services, Term
@@ -143,7 +143,7 @@ class UnorderedBatches:
 
     async def _failed(self, waiting: Waiting, error: Exception) -> float:
         """A batch whose operation could not be started; return the seconds until the next look."""
-        failure, revision, now = Failure.of(error), waiting.kv.mod_revision, self._clock()
+        failure, revision, now = BatchFailure.of(error), waiting.kv.mod_revision, self._clock()
         message = shortened(failure.message, MAX_ERROR_LENGTH)
         if failure.waits and (waiting.record.code, waiting.record.error) == (failure.code, message):
             pause = growing_pause(now - self._incomplete.setdefault(revision, now))
@@ -173,7 +173,7 @@ def after_failure(
     at: KeyValue,
     batch: str,
     record: BatchRecord,
-    failure: Failure,
+    failure: BatchFailure,
     now: float,
 ) -> Txn:
     """Count one more failed attempt at the batch with this key: it waits for the next attempt, or for a
@@ -194,7 +194,7 @@ async def share_of_unordered(
     keys: TableKeys,
     arg: OperationArg,
     *,
-    failure: Failure | None,
+    failure: BatchFailure | None,
     now: float,
     result: HistoryRecord | None,
 ) -> Txn:

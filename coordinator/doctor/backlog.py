@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import msgspec
 
 from distop.coordinator.backlog.policy import Backlog, Drop, InFlight, Publish, Rest, Waiting, decide
-from distop.coordinator.doctor.findings import DOCTOR, Change, Finding, text
+from distop.coordinator.doctor.findings import DOCTOR, Finding, RepairTxn, text
 from distop.coordinator.doctor.liveness import Patience
 from distop.coordinator.doctor.reading import ObservedTable
 from distop.errors import CorruptRecord, InvalidName
@@ -77,7 +77,9 @@ def check_pauses(table: ObservedTable) -> list[Finding]:
                     sentence=f"{subject} is paused, but the index of paused things does not name it: leaders "
                     "that watch the index go on with it",
                     remedy=f"{DOCTOR} adds the entry",
-                    fix=Change("added the entry", Txn((unchanged(pause), absent(key)), (Put(key, b"{}"),))),
+                    fix=RepairTxn(
+                        "added the entry", Txn((unchanged(pause), absent(key)), (Put(key, b"{}"),))
+                    ),
                 )
             )
         elif entry.exists and not pause.exists:
@@ -103,7 +105,7 @@ def _held_by_nobody(
         subject=text(entry.key),
         sentence=f"the index of paused things names {subject}, which is not paused: nothing starts on it",
         remedy=f"{DOCTOR} removes the entry",
-        fix=Change(
+        fix=RepairTxn(
             "removed the entry", Txn((unchanged(entry), absent(pause_key)), (DeleteRange(entry.key),))
         ),
     )
@@ -120,7 +122,7 @@ def _index_of_nothing(table: ObservedTable) -> Iterator[Finding]:
             sentence=f"{text(table.backlog_index.key)} requests a look at the backlog of table "
             f"{table.name!r}, which does not exist",
             remedy=f"{DOCTOR} removes the entry; until then a coordinator leads the table for nothing",
-            fix=Change("removed the entry", txn),
+            fix=RepairTxn("removed the entry", txn),
         )
 
 
@@ -308,7 +310,7 @@ def _blocked(table: ObservedTable, ordering: OrderingRecord, names: set[str]) ->
         )
 
 
-def _looked_at(observed: ObservedTable, does: str, compares: tuple[Compare, ...], *ops: Op) -> Change:
+def _looked_at(observed: ObservedTable, does: str, compares: tuple[Compare, ...], *ops: Op) -> RepairTxn:
     """Repair it, and make a leader look."""
     table = unchanged(observed.table)
-    return Change(does, Txn((table, *compares), (Put(observed.backlog_index.key, b"{}"), *ops)))
+    return RepairTxn(does, Txn((table, *compares), (Put(observed.backlog_index.key, b"{}"), *ops)))

@@ -13,9 +13,9 @@ from functools import partial
 from distop.coordinator.doctor.findings import (
     DOCTOR,
     UPGRADE,
-    Change,
     CollectKeys,
     Finding,
+    RepairTxn,
     key_without_lease,
     text,
 )
@@ -79,14 +79,14 @@ def _entry(observed: ObservedTable) -> Iterator[Finding]:
             "TABLE_NOT_LISTED",
             sentence=f"the index of tables does not name {observed.name!r}: no listing shows it",
             remedy=f"{DOCTOR} adds the entry",
-            fix=Change("added the index entry", Txn(same, (Put(entry.key, b"{}"),))),
+            fix=RepairTxn("added the index entry", Txn(same, (Put(entry.key, b"{}"),))),
         )
     elif entry.exists and not table.exists:
         yield observed.finding(
             "ENTRY_WITHOUT_TABLE",
             sentence=f"the index of tables names {observed.name!r}, which does not exist",
             remedy=f"{DOCTOR} removes the entry",
-            fix=Change("removed the index entry", Txn(same, (DeleteRange(entry.key),))),
+            fix=RepairTxn("removed the index entry", Txn(same, (DeleteRange(entry.key),))),
         )
 
 
@@ -103,7 +103,7 @@ def _operation(table: ObservedTable, operation: ObservedOperation) -> Iterator[F
             "INDEX_WITHOUT_OPERATION",
             sentence=f"the index of active operations names {name}, which has no key",
             remedy=f"{DOCTOR} removes the entry; until then a coordinator leads the table for nothing",
-            fix=Change(
+            fix=RepairTxn(
                 "removed the index entry",
                 Txn((unchanged(operation.active), absent(arg.key), absent(state.key)), gone),
             ),
@@ -159,7 +159,7 @@ def _missing_in_index(table: ObservedTable, operation: ObservedOperation) -> Ite
             sentence=f"{operation.id} has keys, but the index of active operations does not name it: "
             "no leader will drive it",
             remedy=f"{DOCTOR} adds the entry; the table's leader then continues",
-            fix=Change(
+            fix=RepairTxn(
                 "added the index entry", Txn((absent(entry.key), unchanged(arg), unchanged(state)), (entry,))
             ),
             operation=operation.id,
@@ -207,7 +207,7 @@ def _run_ops(table: ObservedTable) -> Iterator[Finding]:
                 sentence=f"{text(table.run_ops.key)} names {operation}, which does not run: "
                 "operations that are not compatible with it cannot start",
                 remedy=f"{DOCTOR} removes it",
-                fix=Change("removed it from runOps", Txn((unchanged(table.run_ops), state), (then,))),
+                fix=RepairTxn("removed it from runOps", Txn((unchanged(table.run_ops), state), (then,))),
             )
 
 
@@ -222,7 +222,7 @@ def _missing_in_run_ops(table: ObservedTable, operation: ObservedOperation) -> I
         sentence=f"{operation.id} is {text(operation.state.value)}, but {text(table.run_ops.key)} does "
         "not name it: operations that are not compatible with it may start",
         remedy=f"{DOCTOR} adds it",
-        fix=Change(
+        fix=RepairTxn(
             "added it to runOps",
             Txn(
                 (unchanged(table.run_ops), unchanged(operation.state)),
@@ -264,7 +264,7 @@ def _instances(table: ObservedTable) -> Iterator[Finding]:
             sentence=f"{text(key)} is {text(current.value) or 'missing'}, and {type_name} {number} exists:"
             " a number would be reused",
             remedy=f"{DOCTOR} sets it to {number + 1}",
-            fix=Change(
+            fix=RepairTxn(
                 f"set it to {number + 1}", Txn((unchanged(current),), (Put(key, str(number + 1).encode()),))
             ),
         )
@@ -304,7 +304,7 @@ def check_schedules(observed: ObservedTable) -> Iterator[Finding]:
                 sentence=f"table {observed.name!r} has schedules ({names}), but {text(agenda.key)} is "
                 "missing: no leader examines them",
                 remedy=f"{DOCTOR} adds the entry; the table's leader then continues",
-                fix=Change("added the entry", added),
+                fix=RepairTxn("added the entry", added),
             )
         return
     if not table.exists:
@@ -314,7 +314,7 @@ def check_schedules(observed: ObservedTable) -> Iterator[Finding]:
             sentence=f"{text(agenda.key)} says when to look at the schedules of table {observed.name!r}, "
             "which does not exist",
             remedy=f"{DOCTOR} removes the entry",
-            fix=Change("removed the entry", gone),
+            fix=RepairTxn("removed the entry", gone),
         )
         return
     if why := why_unreadable(observed.keys.keyspace, agenda):

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from distop.coordinator.doctor.findings import (
     DOCTOR,
-    Change,
     Finding,
     RemoveFiles,
+    RepairTxn,
     needs_no_files,
 )
 from distop.coordinator.doctor.reading import ObservedTable
@@ -284,7 +284,7 @@ def counted_as_applied(table: ObservedTable, gone: Done, ends: Mapping[bytes, Ke
     )
 
 
-def not_in_history(table: ObservedTable, applied: Done, fix: Change | None) -> Iterator[Finding]:
+def not_in_history(table: ObservedTable, applied: Done, fix: RepairTxn | None) -> Iterator[Finding]:
     """What is gone from the table's history must not count as applied: a rollback takes it back in its
     transaction, but those of older releases, and a head that was set by hand, did not."""
     batches = [f"batch {name} ({by})" for name, by in {**applied.batches, **applied.unordered}.items()]

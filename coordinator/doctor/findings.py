@@ -82,7 +82,7 @@ SEVERITIES: dict[str, Severity] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class RepairTxn:
     """Repair by one transaction that compares what was seen: if that has changed, nothing happens."""
 
     does: str
@@ -112,7 +112,7 @@ class RemoveFiles:
     """Whether none of the files is needed after the operation's end, whatever its outcome."""
 
 
-Fix: TypeAlias = Change | CollectKeys | RemoveFiles
+Fix: TypeAlias = RepairTxn | CollectKeys | RemoveFiles
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,7 +213,7 @@ def key_without_lease(kv: KeyValue, *, table: str = "", operation: str = "") -> 
         subject=text(kv.key),
         sentence=f"{text(kv.key)} is bound to no lease: it would outlive the process that it names",
         remedy=f"{DOCTOR} removes it; its holder notices by its next compare, and others go on",
-        fix=Change(f"removed {text(kv.key)}", Txn((unchanged(kv),), (DeleteRange(kv.key),))),
+        fix=RepairTxn(f"removed {text(kv.key)}", Txn((unchanged(kv),), (DeleteRange(kv.key),))),
     )
 
 
@@ -261,7 +261,7 @@ async def apply(fixing: Fixing, finding: Finding) -> Reported:
     entry = fixing.entry(finding, fix.does)
     try:
         match fix:
-            case Change():
+            case RepairTxn():
                 # The entry of an earlier copy, whose reply was lost.
                 txn = Txn(fix.txn.compares, (*fix.txn.then, entry), (Get(entry.key),))
                 settled = await settle(client, txn, patience_s=client.config.timeout_s)

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass
 
 from distop.coordinator.access.callers import caller
-from distop.coordinator.doctor.findings import DOCTOR, Change, Finding, text, unreadable_record
+from distop.coordinator.doctor.findings import DOCTOR, Finding, RepairTxn, text, unreadable_record
 from distop.coordinator.doctor.reading import ObservedTable
 from distop.errors import CorruptRecord
 from distop.metastore.etcd.client import EtcdClient
@@ -97,7 +97,7 @@ def check_claim(claim: ObservedClaim) -> Iterator[Finding]:
         subject=key,
         sentence=f"{key} says that the folder belongs to table {owner.table!r}, which does not live there",
         remedy=f"{DOCTOR} removes the claim; until then no table can have the folder",
-        fix=Change("removed the claim", gone),
+        fix=RepairTxn("removed the claim", gone),
     )
 
 
@@ -128,7 +128,7 @@ def check_location(table: ObservedTable) -> Iterator[Finding]:
             "LOCATION_NOT_CLAIMED",
             sentence=f"table {table.name!r} has no claim to {record.location}: another table could take it",
             remedy=f"{DOCTOR} adds the claim",
-            fix=Change("added the claim", txn),
+            fix=RepairTxn("added the claim", txn),
         )
 
 

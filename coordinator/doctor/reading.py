@@ -270,7 +270,7 @@ async def read_tables(client: EtcdClient, names: Sequence[str]) -> list[Observed
 
 async def _read_tables(client: EtcdClient, names: Sequence[str]) -> list[ObservedTable]:
     members = await read_members(client, await client.revision())
-    reading = _Reading(client, members)
+    reading = _RevisionReader(client, members)
     tables = [client.keyspace.table(name) for name in names]
     kvs_of_tables = await reading.each([_table_gets(keys) for keys in tables])
     tables_read = [
@@ -306,7 +306,7 @@ async def read_ends(client: EtcdClient, table: ObservedTable, done: Done) -> dic
     return {key: read.one(index, key) for index, key in enumerate(wanted)}
 
 
-class _Reading:
+class _RevisionReader:
     """Reads of many things at one revision."""
 
     def __init__(self, client: EtcdClient, members: Members) -> None:

@@ -19,11 +19,11 @@ from distop.coordinator.doctor.backlog import check_backlog, check_pauses
 from distop.coordinator.doctor.checks import check_schedules, check_table
 from distop.coordinator.doctor.cluster import check_etcd, check_members
 from distop.coordinator.doctor.findings import (
-    Change,
     Finding,
     Fixing,
     Progress,
     RemoveFiles,
+    RepairTxn,
     Reported,
     apply,
     text,
@@ -352,7 +352,7 @@ class Doctor:
         fix, by = None, str(OperationId(observed.name, FOREIGN, 0))
         with suppress(Busy, PreconditionFailed):  # others are put back at present, or these are too many
             txn = await rollback_txn(self._client, observed.keys, undoes, by=by, now=self._wall())
-            fix = Change("took it back", Txn((unchanged(observed.head),)) + txn)
+            fix = RepairTxn("took it back", Txn((unchanged(observed.head),)) + txn)
         return list(not_in_history(observed, applied, fix))
 
     async def _view(

@@ -46,7 +46,7 @@ COUNT_EVERY_S = 1.0
 """Shortest time between two records of how many jobs of an operation are done."""
 
 
-class Slot:
+class DrivenOperation:
     """One tracked operation, with its running action and the time of its next attempt."""
 
     def __init__(self, tracked: Tracked, deadline: float | None) -> None:
@@ -191,7 +191,7 @@ class TableDriver:
         self._client, self._keys = services.client, term.keys
         self._clock, self._wall = services.clock, services.wall
         self._paused, self._member = paused, member
-        self._slots: dict[bytes, Slot] = {}
+        self._slots: dict[bytes, DrivenOperation] = {}
         self._of_batches = (
             self._keys.backlog_prefix,
             self._keys.applied_prefix,
@@ -343,7 +343,7 @@ class TableDriver:
         tracked.timeline.lead(event(self._wall(), "led", self._member))
         # Another leader has probably driven it before. Its other keys do not say who.
         tracked.timeline.unrecorded |= self._wall() - arg.started_at > TAKES_OVER_S
-        self._slots[keys.root] = Slot(tracked, deadline)
+        self._slots[keys.root] = DrivenOperation(tracked, deadline)
         self._leaders.lead(tracked)
         self._results.lead(self._keys.history(keys.operation))
         fields = {**self._term.fields, "operation": str(keys.operation), "jobs": tracked.total}
@@ -414,7 +414,7 @@ class TableDriver:
                             tracked.apply_delete(key, read.revision)
                             self._alarm.ring()
 
-    def _slot_of(self, key: bytes) -> Slot | None:
+    def _slot_of(self, key: bytes) -> DrivenOperation | None:
         """The operation a key belongs to: directly below its root, or one level further for a job."""
         above = key.rpartition(b".")[0]
         return self._slots.get(above) or self._slots.get(above.rpartition(b".")[0])
@@ -511,14 +511,14 @@ class TableDriver:
         self._note_idle()
         return now
 
-    def _interrupt(self, slot: Slot) -> None:
+    def _interrupt(self, slot: DrivenOperation) -> None:
         """Interrupt the running call of an operation that is no longer to be published."""
         if isinstance(slot.action, Finish):
             now = decide(slot.tracked, deadline_passed=False)
             if not isinstance(now, Finish | Wait):
                 self._completion.outside.interrupt(slot.tracked)
 
-    def _reap(self, slot: Slot, now: float) -> None:
+    def _reap(self, slot: DrivenOperation, now: float) -> None:
         """Handle an action that has ended. Its effects are read from etcd, so only a failure matters here."""
         task, slot.task = slot.task, None
         error = None if task is None or task.cancelled() else task.exception()

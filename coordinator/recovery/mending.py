@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from distop.coordinator.doctor.findings import DOCTOR, Finding, Reported
-from distop.coordinator.recovery.table import Restored, TableMending
+from distop.coordinator.recovery.table import RestoredTable, TableMending
 from distop.errors import CorruptRecord, PreconditionFailed, TableNotFound
 from distop.lake.layout.owner import owner_file, owners
 from distop.lake.storage.listing import Entry, entries
@@ -148,11 +148,11 @@ async def mend(client: EtcdClient, wanted: Mending, *, now: float) -> AsyncGener
         raise TableNotFound.named(wanted.table)
     first = was_restored(mark, read.revision)
     if first:
-        restored = Restored(mark.mod_revision + LEAP, decode(mark.value, BackupRecord, mark.key).at)
+        restored = RestoredTable(mark.mod_revision + LEAP, decode(mark.value, BackupRecord, mark.key).at)
     elif wanted.anyway:
-        first, restored = True, Restored(read.revision + 1, 0.0)
+        first, restored = True, RestoredTable(read.revision + 1, 0.0)
     elif record.restored:
-        restored = Restored(record.restored, 0.0)
+        restored = RestoredTable(record.restored, 0.0)
     else:
         raise PreconditionFailed(
             "this etcd has no mark of a restore from a distop backup",
@@ -188,7 +188,7 @@ async def mend(client: EtcdClient, wanted: Mending, *, now: float) -> AsyncGener
 
 
 async def _held_before(
-    client: EtcdClient, restored: Restored, session: LeaseSession | None
+    client: EtcdClient, restored: RestoredTable, session: LeaseSession | None
 ) -> Reported | None:
     """Release what old processes hold: their leases were restored, too, and they may still renew them."""
     space, held = client.keyspace, []
@@ -234,7 +234,7 @@ async def _over(
     mark: KeyValue,
     installation: KeyValue,
     record: InstallationRecord,
-    restored: Restored,
+    restored: RestoredTable,
     by: str,
     now: float,
 ) -> None:

@@ -98,7 +98,7 @@ MAX_NAMED = 5
 
 
 @dataclass(frozen=True)
-class Restored:
+class RestoredTable:
     """The boundary between before and after the restore."""
 
     revision: int
@@ -116,7 +116,9 @@ class TableMending:
         Seconds since the Unix epoch.
     """
 
-    def __init__(self, client: EtcdClient, keys: TableKeys, restored: Restored, by: str, now: float) -> None:
+    def __init__(
+        self, client: EtcdClient, keys: TableKeys, restored: RestoredTable, by: str, now: float
+    ) -> None:
         self._client, self._keys, self._restored = client, keys, restored
         self._by, self._now = by, now
 

@@ -24,7 +24,7 @@ from distop.catalog.namespaces import namespace_name, table_name
 from distop.coordinator.access.callers import Caller
 from distop.coordinator.access.gate import REFUSALS, Gate, denied, seen_by
 from distop.coordinator.api.limits import Callers, Limits
-from distop.coordinator.rest.calls import Call, Reply, json_reply
+from distop.coordinator.rest.calls import Reply, RestCall, json_reply
 from distop.coordinator.rest.namespaces import shown
 from distop.coordinator.rest.problems import error_reply, problem, unsure
 from distop.coordinator.rest.repeats import Repeats, key_of
@@ -49,7 +49,7 @@ MAX_TARGET = 1_000
 """Longest text, in characters, for the tables of one request in the audit trail."""
 
 
-async def admit(gate: Gate, who: Caller, route: Route, call: Call) -> None:
+async def admit(gate: Gate, who: Caller, route: Route, call: RestCall) -> None:
     """Raise as :func:`check` does, and record it in the audit trail."""
     try:
         check(who, route, call)
@@ -59,7 +59,7 @@ async def admit(gate: Gate, who: Caller, route: Route, call: Call) -> None:
         raise
 
 
-def check(who: Caller, route: Route, call: Call) -> None:
+def check(who: Caller, route: Route, call: RestCall) -> None:
     """Raise an error unless the caller has the right.
 
     A table or view that the caller may not see does not exist for it, and neither does a namespace in which
@@ -216,13 +216,13 @@ class RestCatalog:
 
     async def _call(
         self, scope: Scope, route: Route, parts: dict[str, str], receive: Receive, who: Caller
-    ) -> Call:
+    ) -> RestCall:
         headers = {
             name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]
         }
         query = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
         if (model := route.body) is None:
-            return Call(parts=parts, query=query, headers=headers, who=who)
+            return RestCall(parts=parts, query=query, headers=headers, who=who)
         if not headers.get("content-type", "").lower().startswith("application/json"):
             # Any web site can make a browser send a form or a text here, but not JSON.
             raise _Refused(415, "BadRequestException", "the content type must be application/json")
@@ -240,7 +240,7 @@ class RestCatalog:
         except UNCHECKED:
             message = "a value in the request is of another kind than it should be, as null is no object"
             raise _Refused(400, "BadRequestException", message) from None
-        return Call(parts=parts, query=query, headers=headers, body=body, text=text, who=who)
+        return RestCall(parts=parts, query=query, headers=headers, body=body, text=text, who=who)
 
     async def _may_have_done(self, key: str) -> bool:
         """Whether a request that was turned away repeats one that was executed, or nobody can say."""
@@ -250,7 +250,7 @@ class RestCatalog:
         except DistopError:
             return True
 
-    async def _do(self, route: Route, call: Call) -> Reply:
+    async def _do(self, route: Route, call: RestCall) -> Reply:
         named = route.tables(call)
         key = ".".join(named[0]) if named else call.parts.get("namespace", "")
         limit_s = CHANGE_S if route.changes else READ_S

@@ -20,7 +20,7 @@ SEPARATOR = "\x1f"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Call:
+class RestCall:
     """A request. The parts of the path are decoded one by one."""
 
     parts: Mapping[str, str]

@@ -13,7 +13,7 @@ from starlette.types import Scope
 
 from distop.catalog.catalog import EtcdCatalog
 from distop.coordinator.rest import tables
-from distop.coordinator.rest.calls import Call, Reply
+from distop.coordinator.rest.calls import Reply, RestCall
 from distop.coordinator.rest.routes import Route
 from distop.errors import InvalidArgument, LeaseLost
 from distop.metastore.tables.answers import RememberedAnswers
@@ -40,7 +40,7 @@ class Repeats:
         except InvalidArgument:
             return False
 
-    def once(self, route: Route, call: Call) -> Reply:
+    def once(self, route: Route, call: RestCall) -> Reply:
         """Execute a request, unless it was executed before: then return the same answer again.
 
         Requests about namespaces have no keys: a repetition is refused, or changes nothing.
@@ -70,6 +70,6 @@ def _checked(key: str) -> str:
         raise InvalidArgument("the Idempotency-Key is no UUID", details={"field": HEADER}) from None
 
 
-def _digest(route: Route, call: Call) -> str:
+def _digest(route: Route, call: RestCall) -> str:
     parts = (str(route), call.who.subject, sorted(call.parts.items()), sorted(call.query.items()))
     return blake2b(repr(parts).encode() + call.text, digest_size=16).hexdigest()

@@ -25,7 +25,7 @@ from pyiceberg.view.metadata import ViewVersion
 from distop.catalog.catalog import EtcdCatalog
 from distop.catalog.view_metadata import ViewRequirement, ViewUpdate
 from distop.coordinator.rest import namespaces, tables, views
-from distop.coordinator.rest.calls import Call, Reply
+from distop.coordinator.rest.calls import Reply, RestCall
 from distop.operations.api import Role
 
 
@@ -121,7 +121,7 @@ class Report(Body):
     """Metrics of a scan or commit: ignored."""
 
 
-class Effect(Enum):
+class RouteEffect(Enum):
     """What a request does to the tables it names; the value is the role that it needs."""
 
     READ = Role.READER
@@ -130,27 +130,27 @@ class Effect(Enum):
     DROP = Role.ADMIN
 
 
-def _of_path(call: Call) -> tuple[Identifier, ...]:
+def _of_path(call: RestCall) -> tuple[Identifier, ...]:
     return (call.table,)
 
 
-def _of_view(call: Call) -> tuple[Identifier, ...]:
+def _of_view(call: RestCall) -> tuple[Identifier, ...]:
     return (call.view,)
 
 
-def _of_body(call: Call) -> tuple[Identifier, ...]:
+def _of_body(call: RestCall) -> tuple[Identifier, ...]:
     return (call.named,)
 
 
-def _none(_: Call) -> tuple[Identifier, ...]:
+def _none(_: RestCall) -> tuple[Identifier, ...]:
     return ()
 
 
-def _renamed(call: Call) -> tuple[Identifier, ...]:
+def _renamed(call: RestCall) -> tuple[Identifier, ...]:
     return call.body.source.identifier, call.body.destination.identifier
 
 
-def _all(call: Call) -> tuple[Identifier, ...]:
+def _all(call: RestCall) -> tuple[Identifier, ...]:
     return tuple(change.identifier.identifier for change in call.body.table_changes)
 
 
@@ -160,11 +160,11 @@ class Route:
 
     method: str
     path: str
-    handle: Callable[[EtcdCatalog, Call], Reply]
+    handle: Callable[[EtcdCatalog, RestCall], Reply]
     """The handler; blocking."""
-    effect: Effect = Effect.READ
+    effect: RouteEffect = RouteEffect.READ
     body: type[Body] | None = None
-    tables: Callable[[Call], tuple[Identifier, ...]] = _none
+    tables: Callable[[RestCall], tuple[Identifier, ...]] = _none
     """The tables and views that it reads or changes."""
     shows: bool = False
     """Whether it describes namespaces, or lists: what the caller may not see is omitted."""
@@ -180,7 +180,7 @@ class Route:
 
     @property
     def changes(self) -> bool:
-        return self.effect is not Effect.READ
+        return self.effect is not RouteEffect.READ
 
     def __str__(self) -> str:
         return f"{self.method} {self.path}"
@@ -193,29 +193,29 @@ _TABLES, _TABLE = f"{_SPACE}/tables", f"{_SPACE}/tables/{{table}}"
 
 ROUTES = (
     Route("GET", _SPACES, namespaces.find, shows=True),
-    Route("POST", _SPACES, namespaces.create, Effect.CHANGE, NewNamespace),
+    Route("POST", _SPACES, namespaces.create, RouteEffect.CHANGE, NewNamespace),
     Route("GET", _SPACE, namespaces.load, shows=True),
     Route("HEAD", _SPACE, namespaces.exists, shows=True),
-    Route("POST", f"{_SPACE}/properties", namespaces.change, Effect.CHANGE, NamespaceChange),
-    Route("DELETE", _SPACE, namespaces.drop, Effect.DROP),
+    Route("POST", f"{_SPACE}/properties", namespaces.change, RouteEffect.CHANGE, NamespaceChange),
+    Route("DELETE", _SPACE, namespaces.drop, RouteEffect.DROP),
     Route("GET", _TABLES, tables.find, shows=True),
-    Route("POST", _TABLES, tables.create, Effect.CHANGE, NewTable, _of_body),
-    Route("POST", f"{_SPACE}/register", tables.register, Effect.CHANGE, Registration, _of_body),
+    Route("POST", _TABLES, tables.create, RouteEffect.CHANGE, NewTable, _of_body),
+    Route("POST", f"{_SPACE}/register", tables.register, RouteEffect.CHANGE, Registration, _of_body),
     Route("GET", _TABLE, tables.load, tables=_of_path),
     Route("HEAD", _TABLE, tables.exists, tables=_of_path),
-    Route("POST", _TABLE, tables.commit, Effect.CHANGE, Change, _of_path),
-    Route("DELETE", _TABLE, tables.drop, Effect.DROP, None, _of_path),
-    Route("POST", f"{_TABLE}/metrics", tables.report, Effect.READ, Report, _of_path),
-    Route("POST", f"{_ROOT}/transactions/commit", tables.commit_all, Effect.CHANGE, Transaction, _all),
-    Route("POST", f"{_ROOT}/tables/rename", tables.rename, Effect.CHANGE, Renaming, _renamed),
+    Route("POST", _TABLE, tables.commit, RouteEffect.CHANGE, Change, _of_path),
+    Route("DELETE", _TABLE, tables.drop, RouteEffect.DROP, None, _of_path),
+    Route("POST", f"{_TABLE}/metrics", tables.report, RouteEffect.READ, Report, _of_path),
+    Route("POST", f"{_ROOT}/transactions/commit", tables.commit_all, RouteEffect.CHANGE, Transaction, _all),
+    Route("POST", f"{_ROOT}/tables/rename", tables.rename, RouteEffect.CHANGE, Renaming, _renamed),
     Route("GET", _VIEWS, views.find, shows=True),
-    Route("POST", _VIEWS, views.create, Effect.CHANGE, NewView, _of_body),
-    Route("POST", f"{_SPACE}/register-view", views.register, Effect.CHANGE, Registration, _of_body),
+    Route("POST", _VIEWS, views.create, RouteEffect.CHANGE, NewView, _of_body),
+    Route("POST", f"{_SPACE}/register-view", views.register, RouteEffect.CHANGE, Registration, _of_body),
     Route("GET", _VIEW, views.load, tables=_of_view),
     Route("HEAD", _VIEW, views.exists, tables=_of_view),
-    Route("POST", _VIEW, views.commit, Effect.CHANGE, ViewChange, _of_view),
-    Route("DELETE", _VIEW, views.drop, Effect.DROP, None, _of_view),
-    Route("POST", f"{_ROOT}/views/rename", views.rename, Effect.CHANGE, Renaming, _renamed),
+    Route("POST", _VIEW, views.commit, RouteEffect.CHANGE, ViewChange, _of_view),
+    Route("DELETE", _VIEW, views.drop, RouteEffect.DROP, None, _of_view),
+    Route("POST", f"{_ROOT}/views/rename", views.rename, RouteEffect.CHANGE, Renaming, _renamed),
 )
 
 

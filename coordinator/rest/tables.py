@@ -17,7 +17,7 @@ from pyiceberg.typedef import Identifier
 from distop.catalog.catalog import EtcdCatalog
 from distop.catalog.namespaces import table_name
 from distop.catalog.view_catalog import StoredView
-from distop.coordinator.rest.calls import NOTHING, Call, Reply, json_reply
+from distop.coordinator.rest.calls import NOTHING, Reply, RestCall, json_reply
 from distop.errors import InvalidArgument
 from distop.lake.layout.metadata import metadata_text
 from distop.metastore.records.table import AnswerRecord
@@ -25,12 +25,12 @@ from distop.metastore.records.table import AnswerRecord
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
-def find(catalog: EtcdCatalog, call: Call) -> Reply:
+def find(catalog: EtcdCatalog, call: RestCall) -> Reply:
     """The tables directly in a namespace."""
     return page_of(call, catalog.tables_after)
 
 
-def page_of(call: Call, after: Callable[[Identifier, Identifier], Iterator[Identifier]]) -> Reply:
+def page_of(call: RestCall, after: Callable[[Identifier, Identifier], Iterator[Identifier]]) -> Reply:
     """One page of the entries of a namespace. ``after``: returns all behind the last one seen."""
     last = (*call.namespace, call.page_token) if call.page_token else ()
     visible = (entry for entry in after(call.namespace, last) if call.who.sees(table_name(entry)))
@@ -40,7 +40,7 @@ def page_of(call: Call, after: Callable[[Identifier, Identifier], Iterator[Ident
     return json_reply({"identifiers": named, "next-page-token": page[-1][-1] if more else None})
 
 
-def create(catalog: EtcdCatalog, call: Call) -> Reply:
+def create(catalog: EtcdCatalog, call: RestCall) -> Reply:
     """Create a table; a staged one is only described, and created by its commit."""
     wanted = call.body
     shape = (
@@ -60,7 +60,7 @@ def absolute(location: str | None) -> str | None:
     return location if location and (location.startswith("/") or _SCHEME.match(location)) else None
 
 
-def register(catalog: EtcdCatalog, call: Call) -> Reply:
+def register(catalog: EtcdCatalog, call: RestCall) -> Reply:
     """Take a table over; its metadata is answered as stored, since pyiceberg writes none of format 3."""
     made = catalog.register_table(call.named, call.body.metadata_location, call.body.overwrite)
     location = made.metadata_location
@@ -68,7 +68,7 @@ def register(catalog: EtcdCatalog, call: Call) -> Reply:
     return json_reply(_loaded(location, stored), etag=_etag(location, "all"))
 
 
-def load(catalog: EtcdCatalog, call: Call) -> Reply:
+def load(catalog: EtcdCatalog, call: RestCall) -> Reply:
     """The table's metadata as stored, unless the client has it already."""
     snapshots = call.query.get("snapshots", "") or "all"
     if snapshots not in ("all", "refs"):
@@ -76,7 +76,7 @@ def load(catalog: EtcdCatalog, call: Call) -> Reply:
     return loaded(catalog, call, catalog.metadata_location(call.table), snapshots)
 
 
-def loaded(catalog: EtcdCatalog, call: Call, location: str, snapshots: str = "all") -> Reply:
+def loaded(catalog: EtcdCatalog, call: RestCall, location: str, snapshots: str = "all") -> Reply:
     """The stored metadata of a table or a view, unless the client has it already."""
     etag = _etag(location, snapshots)
     tags = [tag.strip().removeprefix("W/") for tag in call.headers.get("if-none-match", "").split(",")]
@@ -87,25 +87,25 @@ def loaded(catalog: EtcdCatalog, call: Call, location: str, snapshots: str = "al
     return json_reply(_loaded(location, metadata), etag=etag)
 
 
-def exists(catalog: EtcdCatalog, call: Call) -> Reply:
+def exists(catalog: EtcdCatalog, call: RestCall) -> Reply:
     catalog.metadata_location(call.table)
     return NOTHING
 
 
-def commit(catalog: EtcdCatalog, call: Call) -> Reply:
+def commit(catalog: EtcdCatalog, call: RestCall) -> Reply:
     check_same(call, call.table)
     done = catalog.commit(call.table, call.body.requirements, call.body.updates)
     metadata = msgspec.Raw(done.metadata.model_dump_json().encode())
     return json_reply({"metadata-location": done.metadata_location, "metadata": metadata})
 
 
-def check_same(call: Call, named: Identifier) -> None:
+def check_same(call: RestCall, named: Identifier) -> None:
     """Raise :class:`~distop.errors.InvalidArgument` if the body names another one than the path."""
     if call.body.identifier is not None and call.body.identifier.identifier != named:
         raise InvalidArgument("path and body have different names", details={"field": "identifier"})
 
 
-def commit_all(catalog: EtcdCatalog, call: Call) -> Reply:
+def commit_all(catalog: EtcdCatalog, call: RestCall) -> Reply:
     """Several tables, in one transaction of etcd."""
     changes = call.body.table_changes
     catalog.commit_all(
@@ -121,7 +121,7 @@ def answered(catalog: EtcdCatalog, record: AnswerRecord) -> Reply:
     return json_reply(_loaded(record.result, msgspec.Raw(_text(catalog, record.result))))
 
 
-def drop(catalog: EtcdCatalog, call: Call) -> Reply:
+def drop(catalog: EtcdCatalog, call: RestCall) -> Reply:
     if call.query.get("purgeRequested", "").lower() == "true":
         catalog.purge_table(call.table)
     else:
@@ -129,12 +129,12 @@ def drop(catalog: EtcdCatalog, call: Call) -> Reply:
     return NOTHING
 
 
-def rename(catalog: EtcdCatalog, call: Call) -> Reply:
+def rename(catalog: EtcdCatalog, call: RestCall) -> Reply:
     catalog.rename(call.body.source.identifier, call.body.destination.identifier)
     return NOTHING
 
 
-def report(_: EtcdCatalog, __: Call) -> Reply:
+def report(_: EtcdCatalog, __: RestCall) -> Reply:
     """Metrics of a scan or commit are accepted and ignored."""
     return NOTHING
 

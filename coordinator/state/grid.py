@@ -43,7 +43,7 @@ MANY = 1000
 """An operation with more jobs is not counted by every reader: its leader publishes the counts."""
 
 
-class JobCounts:
+class GridCounts:
     """How many jobs are done, as another process has counted them."""
 
     failures: Mapping[str, str] = {}

@@ -12,7 +12,7 @@ from dataclasses import InitVar, dataclass, field
 from operator import attrgetter
 from typing import TypeVar
 
-from distop.coordinator.state.grid import MANY, JobCounts, JobGrid
+from distop.coordinator.state.grid import MANY, GridCounts, JobGrid
 from distop.errors import CorruptRecord, shortened
 from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.operations.steplog import LogRecord
@@ -124,9 +124,9 @@ class Tracked:
     arg: OperationArg
     state: bytes = b""
     state_revision: int = 0
-    counted: InitVar[JobCounts | None] = None
+    counted: InitVar[GridCounts | None] = None
     """Another process counts its jobs: only its own keys are followed here."""
-    jobs: JobGrid | JobCounts = field(init=False)
+    jobs: JobGrid | GridCounts = field(init=False)
     """Its jobs; of a dynamic plan those of the run that counts."""
     revision: int = 0
     """The revision of the last change that was applied."""
@@ -157,12 +157,12 @@ class Tracked:
     run: RunRecord = field(default_factory=lambda: RunRecord(token=0))
     """Of a dynamic plan: the run whose results count."""
 
-    def __post_init__(self, counted: JobCounts | None) -> None:
+    def __post_init__(self, counted: GridCounts | None) -> None:
         self.jobs = counted or JobGrid(self.arg)
 
     @classmethod
     def of(
-        cls, keys: OperationKeys, kvs: Iterable[KeyValue], counted: JobCounts | None = None
+        cls, keys: OperationKeys, kvs: Iterable[KeyValue], counted: GridCounts | None = None
     ) -> Tracked | None:
         """From all keys below the operation's root; ``None`` if it has no argument or no state (any more).
 
@@ -295,7 +295,7 @@ class Tracked:
                 self.pause = PauseRecord() if isinstance(pause, CorruptRecord) else pause
                 self.pause_revision = kv.mod_revision
                 self.timeline.add(event(self.pause.at, "paused", self.pause.by, self.pause.reason))
-            case b"jobCounts" if isinstance(self.jobs, JobCounts):
+            case b"jobCounts" if isinstance(self.jobs, GridCounts):
                 counts = _read(kv, JobCountsRecord)
                 if not isinstance(counts, CorruptRecord) and counts.run == self.run.token:
                     self.jobs.update(counts)
@@ -327,7 +327,7 @@ class Tracked:
         return None
 
     def _apply_job(self, kv: KeyValue, component: bytes, word: bytes) -> tuple[str, JobRecord] | None:
-        if isinstance(self.jobs, JobCounts):
+        if isinstance(self.jobs, GridCounts):
             return None
         if word == b"claim":
             if not self.arg.dynamic:

@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, aclosing, contextmanager, nullcon
 from copy import copy
 
 from distop.coordinator.state.caches import JobEnd, LocalLeaders
-from distop.coordinator.state.grid import JobCounts, JobGrid
+from distop.coordinator.state.grid import GridCounts, JobGrid
 from distop.coordinator.state.tracker import Tracked
 from distop.coordinator.views.operations import (
     ENDED_STATES,
@@ -230,7 +230,7 @@ class Followed:
             self._removed = {key: revision for key in (keys.runner, keys.pause) if key not in existing}
             self._gone = keys.state not in existing
         else:
-            tracked = self._own = Tracked.of(keys, own, None if whole else JobCounts())
+            tracked = self._own = Tracked.of(keys, own, None if whole else GridCounts())
         await self._refresh_pause()
         if led is not None or tracked is None:
             return revision

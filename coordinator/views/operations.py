@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from distop.coordinator.state.caches import LocalLeaders
-from distop.coordinator.state.grid import JobCounts
+from distop.coordinator.state.grid import GridCounts
 from distop.coordinator.state.tracker import Tracked, event
 from distop.coordinator.views.messages import error_of, pause_of
 from distop.errors import CorruptRecord, OperationNotFound
@@ -206,7 +206,7 @@ async def read_live(
     if many is None:
         return None
     if many:
-        counts = JobCounts()
+        counts = GridCounts()
         pause, (own, _) = await asyncio.gather(
             read_pause(client, table, revision=revision), read_own_keys(client, keys, revision)
         )
@@ -233,7 +233,7 @@ async def has_many(client: EtcdClient, keys: OperationKeys, revision: int = 0) -
     arg_kv = await client.get(keys.arg, revision=revision)
     if not arg_kv.exists:
         return None
-    tracked = Tracked(keys, decode(arg_kv.value, OperationArg, arg_kv.key), counted=JobCounts())
+    tracked = Tracked(keys, decode(arg_kv.value, OperationArg, arg_kv.key), counted=GridCounts())
     if tracked.arg.dynamic and (run := await client.get(keys.run, revision=revision)).exists:
         tracked.apply_put(run)
     return tracked.has_many

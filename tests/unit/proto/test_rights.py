@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from google.protobuf.message_factory import GetMessageClass
 
-from distop.coordinator.access.rights import RIGHTS, Scope, required
+from distop.coordinator.access.rights import RIGHTS, RightScope, required
 from distop.operations import Registry, Role
 from distop.operations.noop import Noop
 from distop.proto import distop_pb2 as pb
@@ -32,7 +32,7 @@ def test_every_method_needs_a_right_and_names_what_it_is_needed_on() -> None:
     assert RIGHTS.keys() == METHODS.keys()
     for name, right in RIGHTS.items():
         fields = METHODS[name].input_type.fields_by_name
-        named = right.scope in (Scope.TABLE, Scope.OPERATION, Scope.NEW_TABLE)
+        named = right.scope in (RightScope.TABLE, RightScope.OPERATION, RightScope.NEW_TABLE)
         assert (right.field in fields) == named, name
         assert right.otherwise is None or right.field, name
         assert required(name, GetMessageClass(METHODS[name].input_type)(), REGISTRY).role >= right.role

@@ -9,7 +9,7 @@ import pytest_asyncio
 
 from distop.client import AsyncClient, Credentials, Grant
 from distop.coordinator.access.authentication import IdentityConfig
-from distop.coordinator.access.rights import RIGHTS, Scope, required
+from distop.coordinator.access.rights import RIGHTS, RightScope, required
 from distop.errors import DistopError
 from distop.metastore.etcd.config import EtcdConfig
 from distop.operations import Registry, Role
@@ -48,21 +48,21 @@ async def address(etcd_config: EtcdConfig, tmp_path: Path) -> AsyncIterator[str]
 def name_for(method: str, role: str) -> str:
     """The table of a role, or the operation on it, whichever the method is about."""
     scope = RIGHTS[method].scope
-    if scope in (Scope.TABLE, Scope.NEW_TABLE):
+    if scope in (RightScope.TABLE, RightScope.NEW_TABLE):
         return f"{role}.t"
-    return f"{role}.t/noop/1" if scope is Scope.OPERATION else ""
+    return f"{role}.t/noop/1" if scope is RightScope.OPERATION else ""
 
 
 def expected(method: str, role: Role, *, everywhere: bool, mine: bool) -> str:
     """The code that the call is refused by; empty: the gate lets it in."""
     request = request_of(method, name_for(method, "reader"))
     needed = required(method, request, Registry(()))
-    if needed.scope is Scope.EVERYTHING and not everywhere:
+    if needed.scope is RightScope.EVERYTHING and not everywhere:
         return "PERMISSION_DENIED"
-    if needed.scope in (Scope.VISIBLE, Scope.CALLER):
+    if needed.scope in (RightScope.VISIBLE, RightScope.CALLER):
         return ""
     if not mine:
-        hidden = {Scope.TABLE: HIDDEN[0], Scope.OPERATION: HIDDEN[1]}
+        hidden = {RightScope.TABLE: HIDDEN[0], RightScope.OPERATION: HIDDEN[1]}
         return hidden.get(needed.scope, "PERMISSION_DENIED")
     return "" if role >= needed.role else "PERMISSION_DENIED"
 
@@ -105,7 +105,7 @@ async def test_every_call_by_every_role_with_and_without_a_grant(
                     if not ("Drop" in method and role is Role.ADMIN and everywhere):
                         code = expected(method, role, everywhere=everywhere, mine=mine)
                         await see(method, name_for(method, table), subject, code)
-            none = {Scope.CALLER: "", Scope.TABLE: HIDDEN[0], Scope.OPERATION: HIDDEN[1]}
+            none = {RightScope.CALLER: "", RightScope.TABLE: HIDDEN[0], RightScope.OPERATION: HIDDEN[1]}
             code = none.get(RIGHTS[method].scope, "PERMISSION_DENIED")
             await see(method, name_for(method, "reader"), "nobody", code)
     record_property("cases", cases)

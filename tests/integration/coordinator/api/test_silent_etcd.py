@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from distop.coordinator.access.rights import RIGHTS, Scope
+from distop.coordinator.access.rights import RIGHTS, RightScope
 from distop.errors import EtcdUnavailable, OutcomeUnknown
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
@@ -64,7 +64,7 @@ GET = "/distop.v1.TableService/GetTable"
 
 def request(method: str) -> Any:
     scope = RIGHTS[method].scope
-    name = "t/noop/1" if scope is Scope.OPERATION else "t" if RIGHTS[method].field else ""
+    name = "t/noop/1" if scope is RightScope.OPERATION else "t" if RIGHTS[method].field else ""
     return request_of(method, name, **FIELDS.get(method.rpartition("/")[2], {}))
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from distop.coordinator.backlog import drainer, unordered
 from distop.coordinator.backlog.applying import share_of
-from distop.coordinator.backlog.policy import Failure
+from distop.coordinator.backlog.policy import BatchFailure
 from distop.errors import BatchDiffers, BatchLate, PreconditionFailed
 from distop.metastore.backlog.batches import DONE, WAITING, AppliedRecord, BatchRecord, OrderingRecord
 from distop.metastore.backlog.queue import Queued
@@ -261,7 +261,7 @@ async def test_several_that_may_be_in_the_table_are_not_tried_one_by_one(client:
     puts = [Put(keys.backlog(name), encode(running)) for name in arg.batches]
     ordered = Put(keys.ordering, encode(OrderingRecord(running=str(arg.id))))
     await client.txn(Txn(then=(*puts, ordered)))
-    failure = Failure("HEAD_CONFLICT", "it has lost", in_doubt=True)
+    failure = BatchFailure("HEAD_CONFLICT", "it has lost", in_doubt=True)
     await client.txn(await share_of(client, keys, arg, failure=failure, now=1.0))
     assert await is_blocked_by(client, "a", "HEAD_CONFLICT")
 

@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from distop.client import AsyncClient, Credentials, Grant
 from distop.coordinator.access.authentication import IdentityConfig
-from distop.coordinator.access.rights import RIGHTS, Scope
+from distop.coordinator.access.rights import RIGHTS, RightScope
 from distop.coordinator.web import reads
 from distop.coordinator.web.requests import CALLS, COOKIE
 from distop.metastore.etcd.client import EtcdClient
@@ -46,9 +46,9 @@ def headers(subject: str) -> dict[str, str]:
 def path_of(path: str, table: str) -> str:
     """With the table, or an operation on it, as the path takes them."""
     right = RIGHTS[f"/distop.v1.{CALLS[path][0]}"]
-    if right.scope is Scope.OPERATION:
+    if right.scope is RightScope.OPERATION:
         return f"{path}?name={table}/noop/1"
-    return f"{path}?name={table}&table={table}" if right.scope is Scope.TABLE else f"{path}?q=other"
+    return f"{path}?name={table}&table={table}" if right.scope is RightScope.TABLE else f"{path}?q=other"
 
 
 async def test_every_path_by_everybody(page: str) -> None:
@@ -69,7 +69,7 @@ async def test_every_path_by_everybody(page: str) -> None:
             await see(path, "seen", "stranger", outside)
             await see(path, "hidden", "root", 200)
             await see(path, "seen", "jane", 403 if whole else 200)
-            named = scope in (Scope.TABLE, Scope.OPERATION) and not whole
+            named = scope in (RightScope.TABLE, RightScope.OPERATION) and not whole
             await see(path, "hidden", "jane", 404 if named else 403 if whole else 200)
             await see(path, "seen", "nobody", 404 if named else 403)
         await see("/metrics", "", "watcher", 200)

@@ -11,7 +11,7 @@ import pytest
 from distop.coordinator.completion.attempts import Parking
 from distop.coordinator.completion.completion import Completion
 from distop.coordinator.leading import leadership
-from distop.coordinator.leading.driver import Slot, TableDriver
+from distop.coordinator.leading.driver import DrivenOperation, TableDriver
 from distop.coordinator.leading.leadership import Leadership
 from distop.coordinator.starting.services import Term
 from distop.coordinator.state.tracker import Tracked
@@ -39,7 +39,9 @@ def test_a_timer_that_becomes_due_between_acting_and_waiting_is_waited_for(timer
     now = 4.999
     driver = driver_of(Mock(), session=Mock(ttl_s=10), clock=lambda: now)
     arg = OperationArg(table="t", type="noop", instance=1, partition_count=1)
-    slot = Slot(Tracked(KEYS.operation(arg.id), arg), deadline=5.0 if timer == "deadline" else None)
+    slot = DrivenOperation(
+        Tracked(KEYS.operation(arg.id), arg), deadline=5.0 if timer == "deadline" else None
+    )
     slot.tracked.set_state(RUNNING, 1)
     slot.not_before = 5.0 if timer == "back-off" else 0.0
     driver._slots[slot.tracked.keys.root] = slot
@@ -50,11 +52,11 @@ def test_a_timer_that_becomes_due_between_acting_and_waiting_is_waited_for(timer
     assert driver._next_due(acted_at) == 0.0
 
 
-async def reaped(failures: int, error: DistopError) -> Slot:
+async def reaped(failures: int, error: DistopError) -> DrivenOperation:
     """An operation whose action has failed so often before, and once more at 7.0."""
     keys, arg = Keyspace("p").table("t"), OperationArg(table="t", type="noop", instance=1)
     driver = driver_of(Mock())
-    slot = Slot(Tracked(keys.operation(arg.id), arg), None)
+    slot = DrivenOperation(Tracked(keys.operation(arg.id), arg), None)
     slot.failures = failures
 
     async def fails() -> None:
@@ -102,7 +104,7 @@ async def test_an_etcd_that_has_too_much_to_do_ends_no_leadership(monkeypatch: p
     monkeypatch.setattr("distop.coordinator.leading.driver.CHECK_STATES_S", 0.0)
     driver = driver_of(Mock())
     arg = OperationArg(table="t", type="noop", instance=1)
-    driver._slots[b"t"] = Slot(Tracked(KEYS.operation(arg.id), arg), None)
+    driver._slots[b"t"] = DrivenOperation(Tracked(KEYS.operation(arg.id), arg), None)
     reading = AsyncMock(side_effect=[Busy("too many requests"), LeadershipLost("it was read again")])
     monkeypatch.setattr(driver._client, "read_in_lane", reading)
     with pytest.raises(LeadershipLost):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from distop.coordinator.backlog.policy import Failure, failure_of
+from distop.coordinator.backlog.policy import BatchFailure, failure_of
 from distop.errors import InvalidArgument, JobFailed, SourceIncomplete
 from distop.metastore.backlog.batches import BatchRecord
 from distop.metastore.records.operation import ErrorRecord
@@ -128,7 +128,7 @@ def test_an_attempt_at_an_incomplete_source_does_not_count() -> None:
     """B9, B12: wherever that was found: at the start, by a job, or by the commit."""
     message = "/b/_SUCCESS does not exist"
     failures = [
-        Failure.of(SourceIncomplete(message, hint="wait")),
+        BatchFailure.of(SourceIncomplete(message, hint="wait")),
         failure_of(
             ErrorRecord(code="JOB_FAILED", message="1 of 2 jobs"), {"0": f"SOURCE_INCOMPLETE: {message}"}
         ),
