@@ -215,6 +215,10 @@ endif
 layers: setup ## import-linter: arrows between folders and rooms only point down, without circles
 	$(BIN)/lint-imports --no-logo
 
+.PHONY: docs
+docs: setup ## the documentation as a site, in build/site; a link that leads nowhere fails it
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet $(ARGS)
+
 .PHONY: rooms
 rooms: setup ## draw docs/rooms.svg: which room imports which
 	$(BIN)/python docs/rooms.py
