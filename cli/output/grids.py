@@ -68,12 +68,12 @@ STYLES: Mapping[Listing, ListStyle[Any]] = {
             "JOBS": lambda one: counts(one.jobs),
             "ROWS": lambda one: text_of(one.facts.get("rows", "")),
             "STARTED": lambda one: one.started_at,
-            "TOOK": lambda one: duration(one.duration_s),
+            "DURATION": lambda one: duration(one.duration_s),
             "BY": lambda one: one.started_by,
             "ERROR": lambda one: one.error.code if one.error else "",
         },
         "no operations",
-        ("BY", "TOOK", "STARTED", "ROWS", "JOBS"),
+        ("BY", "DURATION", "STARTED", "ROWS", "JOBS"),
     ),
     "tables": ListStyle[Table](
         {
@@ -96,12 +96,12 @@ STYLES: Mapping[Listing, ListStyle[Any]] = {
             "FROM": lambda one: one.address,
             "WHAT": lambda one: one.action if one.outcome != "denied" else f"{one.action} (denied)",
             "TO": lambda one: one.target,
-            "ASKED FOR": lambda one: one.argument,
+            "ARGUMENT": lambda one: one.argument,
             "WHY": lambda one: one.reason,
             "BECAME": became,
         },
         "nothing yet",
-        ("ASKED FOR", "WHY", "BECAME", "WHO"),
+        ("ARGUMENT", "WHY", "BECAME", "WHO"),
     ),
     "backlog": ListStyle[Batch](
         {

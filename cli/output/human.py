@@ -14,7 +14,7 @@ from distop.cli.output.progress import follow
 from distop.cli.output.screen import Screen, grid_of
 from distop.cli.output.texts import (
     STATE_STYLES,
-    asked_for,
+    arguments_of,
     broken_rules,
     completion_line,
     content_pairs,
@@ -93,11 +93,7 @@ class HumanOutput(Output):
 
     def _operation(self, operation: Operation) -> None:
         error = f"{operation.error.code}: {operation.error.message}" if operation.error else ""
-        took = (
-            duration(operation.duration_s)
-            if operation.done
-            else duration(seconds_since(operation.started_at))
-        )
+        seconds = operation.duration_s if operation.done else seconds_since(operation.started_at)
         asked = " (cancel requested)" if operation.cancel_requested and not operation.done else ""
         if operation.completion is not None and operation.parked:
             asked = f" (parked: distop resolve {operation.name} {operation.completion.decisions})"
@@ -122,14 +118,14 @@ class HumanOutput(Output):
                 ("started", operation.started_at),
                 ("started by", operation.started_by),
                 ("finished", operation.finished_at),
-                ("took" if operation.done else "running for", took),
+                ("duration" if operation.done else "running for", duration(seconds)),
                 ("runner", operation.runner),
                 ("series", series_line(series)),
                 ("last of it", "\n".join(map(text_of, series.get("last", ())))),
                 ("follows", operation.follows),
                 ("again, after", operation.retry_of),
                 ("request id", operation.request_id),
-                *asked_for(operation.argument),
+                *arguments_of(operation.argument),
                 *facts,
                 ("events", event_lines(operation)),
             ]

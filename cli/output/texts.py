@@ -162,9 +162,9 @@ def number_of(count: int | None) -> str:
     return "" if count is None else f"{count:,}"
 
 
-def asked_for(argument: Mapping[str, Any]) -> list[tuple[str, str]]:
+def arguments_of(argument: Mapping[str, Any]) -> list[tuple[str, str]]:
     """An argument, as a pair of a name and lines."""
-    return [("asked for", "\n".join(f"{name}: {text_of(value)}" for name, value in argument.items()))]
+    return [("argument", "\n".join(f"{name}: {text_of(value)}" for name, value in argument.items()))]
 
 
 def event_lines(operation: Operation) -> str:

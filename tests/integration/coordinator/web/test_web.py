@@ -73,7 +73,7 @@ async def test_a_running_operation_fills_its_grid_and_says_why(service, web, cli
         assert jobs["cells"] == "s" * 7 + "." * 13
         assert jobs["operation"]["jobs"] == {"total": 20, "succeeded": 7, "failed": 0, "counting": False}
         await mark_all(client, operation, map(str, range(7, 20)))
-        await web.shows(path, "succeeded", "20 of 20 jobs done", "took")
+        await web.shows(path, "succeeded", "20 of 20 jobs done", "duration")
         await web.shows("/", "noop/1 succeeded", "Finished lately", "20/20")
 
 

@@ -209,7 +209,7 @@ def test_ls(service: FakeService) -> None:
     assert list(service.calls["list"][-1].states) == [pb.FAILED, pb.CANCELLED]
     shown = run("ls", "-n", "2")
     head = shown.stdout.splitlines()[0]
-    assert head.split() == ["OPERATION", "STATE", "JOBS", "ROWS", "STARTED", "TOOK", "BY", "ERROR"]
+    assert head.split() == ["OPERATION", "STATE", "JOBS", "ROWS", "STARTED", "DURATION", "BY", "ERROR"]
     assert "flights/noop/2" in shown.stdout
     assert "flights/noop/3" not in shown.stdout
     assert "more items exist" in shown.stderr
