@@ -143,7 +143,7 @@ class Coordinator:
         policies = Policies(client, self.config.identity.admins)
         gate = Gate(policies, registry, self.config.identity, Denials(client))
         tls = Tls(self.config.tls) if self.config.tls.cert else None
-        web = web_of(following, gate, tls) if web_of is not None else None
+        web = web_of(services.answering, following, gate, tls) if web_of is not None else None
         catalog = self._catalog(registry, gate, tls)
         server, port = await start_server(
             self.config.listen,
@@ -195,7 +195,7 @@ class Coordinator:
             await client.close()
             log.info("coordinator_stopped", extra={"address": self.address})
 
-    def _web(self) -> tuple[Metrics, Callable[[Following, Gate, Tls | None], WebServer] | None]:
+    def _web(self) -> tuple[Metrics, Callable[[Work, Following, Gate, Tls | None], WebServer] | None]:
         """The web page, unless it is disabled, and its metrics. Only then is either loaded."""
         if (listen := self.config.web) is None:
             return Metrics(), None
@@ -204,8 +204,9 @@ class Coordinator:
 
         metrics = PrometheusMetrics()
 
-        def web(following: Following, gate: Gate, tls: Tls | None) -> WebServer:
-            return WebServer(listen, self.config.etcd, metrics, lambda: self.member, following, gate, tls)
+        def web(answering: Work, following: Following, gate: Gate, tls: Tls | None) -> WebServer:
+            etcd = self.config.etcd
+            return WebServer(listen, etcd, metrics, lambda: self.member, answering, following, gate, tls)
 
         return metrics, web
 

@@ -39,6 +39,7 @@ from distop.coordinator.web.requests import (
     check_same_place,
     errors_of,
 )
+from distop.coordinator.work.work import Work
 from distop.errors import (
     Busy,
     CorruptRecord,
@@ -97,6 +98,8 @@ class WebServer:
         ``host:port``; port 0 picks a free one, then see :attr:`address`.
     member:
         Returns the coordinator's present member id; empty while it has none.
+    answering:
+        Where the storage of tables is read, with a bound on what hangs there: that of the API's callers.
     following:
         The operations that the coordinator follows for viewers.
     gate:
@@ -111,6 +114,7 @@ class WebServer:
         etcd: EtcdConfig,
         metrics: PrometheusMetrics,
         member: Callable[[], str],
+        answering: Work,
         following: Following,
         gate: Gate,
         tls: Tls | None = None,
@@ -121,7 +125,7 @@ class WebServer:
         self._member = member
         self._wall = wall
         self._client = EtcdClient(replace(etcd, timeout_s=min(etcd.timeout_s, ETCD_S)))
-        self._reads = Reads(self._client, following, wall=wall)
+        self._reads = Reads(self._client, answering, following, wall=wall)
         self._answers = Answers()
         self._access = PageAccess(gate, secure=tls is not None)
         self._server = HttpServer(listen, self._app(), option="--web", connections=MAX_CONNECTIONS, tls=tls)

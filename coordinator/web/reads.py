@@ -36,7 +36,6 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.deadline import within
 from distop.metastore.etcd.txn import named
 from distop.metastore.records.names import OperationId, check_name, prefix_end
-from distop.operations.registry import Registry
 from distop.proto import distop_pb2 as pb
 
 T = TypeVar("T")
@@ -240,10 +239,14 @@ class Reads:
     """Reads for pages; belongs to one event loop."""
 
     def __init__(
-        self, client: EtcdClient, following: Following, *, wall: Callable[[], float] = time.time
+        self,
+        client: EtcdClient,
+        work: Work,
+        following: Following,
+        *,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self.client = client
-        work = Work(Registry(), None)
         services = Services(client=client, planning=work, publishing=work, answering=work)
         self.operations = OperationService(services, following, asyncio.Event())
         self.tables = TableService(client, work)

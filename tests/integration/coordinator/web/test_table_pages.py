@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 
+import pytest
+
+from distop.coordinator.service import ANSWERING
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.embedded import EtcdProcess
 from distop.proto import distop_pb2 as pb
@@ -64,3 +68,19 @@ async def test_schedules_say_when_they_run_next(service: Service, web: Web) -> N
     await schedules.AddSchedule(request, timeout=10)
     shown = await web.shows(url("/table/schedules", "t"), "nightly", "0 3 * * *", "ana")
     assert "in " in shown.words
+
+
+async def test_storage_is_read_in_the_threads_of_answers(
+    service: Service, web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G6: what hangs there takes none of the threads that everything else of the process uses."""
+    threads: list[str] = []
+
+    def content_of(*_: object) -> pb.TableContent:
+        threads.append(threading.current_thread().name)
+        return pb.TableContent()
+
+    monkeypatch.setattr("distop.coordinator.views.contents.content_of", content_of)
+    await web.shows(url("/table", "t"), "Columns")
+    assert threads
+    assert all(name.startswith(ANSWERING) for name in threads)
