@@ -36,7 +36,7 @@ class WriteFrame(DistributedOperation):
     def commit_steps(self, operation: OperationArg) -> Sequence[StepRecord]:
         return output_of(format_of(operation)).steps(operation)
 
-    def start_or_resume_job(self, job: JobContext) -> Mapping[str, Any]:
+    def run_job(self, job: JobContext) -> Mapping[str, Any]:
         argument = job.operation.argument
         layout = Layout.from_json(argument["layout"])
         count = argument["rows"]

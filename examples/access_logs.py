@@ -29,7 +29,7 @@ class AccessLogs(DistributedOperation):
         argument = {"paths": new, **rows_plan(request, COLUMNS)}
         return Plan(argument=argument, partition_count=len(new), watermarks=moves)
 
-    def start_or_resume_job(self, job):
+    def run_job(self, job):
         path = job.operation.argument["paths"][int(job.partition)]
         with fsspec.open(path, "rt", compression="infer") as file, rows_writer(job) as writer:
             while lines := file.readlines(1 << 20):

@@ -22,7 +22,7 @@ class Audit(DistributedOperation):
         files = [[task.file.file_path, task.file.record_count] for task in table.scan().plan_files()]
         return Plan(argument={"files": files}, partition_count=len(files))
 
-    def start_or_resume_job(self, job):
+    def run_job(self, job):
         path, expected = job.operation.argument["files"][int(job.partition)]
         done, rows = json.loads(job.load_checkpoint() or b"[0, 0]")
         with fsspec.open(path) as file, pq.ParquetFile(file) as parquet:
@@ -33,7 +33,7 @@ class Audit(DistributedOperation):
             raise JobFailed(f"{path} holds {rows:,} rows, the table says {expected:,}")
         return {"rows": rows}
 
-    def complete_operation(self, operation):
+    def before_publish(self, operation):
         rows = sum(job.result["rows"] for job in operation.jobs.values())
         # The same name in every attempt at completing: a repeat after a crash writes the same report again.
         with fsspec.open(f"{operation.arg.location}/audits/{operation.arg.uuid}.json", "w") as report:

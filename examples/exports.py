@@ -27,7 +27,7 @@ class Export(DistributedOperation):
         files = [task.file.file_path for task in table.scan().plan_files()]
         return Plan(argument={"to": to, "files": files}, partition_count=len(files))
 
-    def start_or_resume_job(self, job):
+    def run_job(self, job):
         source = job.operation.argument["files"][int(job.partition)]
         path = path_of(job.operation, job.attempt)
         with fsspec.open(source) as file, fsspec.open(path, "wb") as csv:
@@ -38,12 +38,12 @@ class Export(DistributedOperation):
                     writer.write(batch)
         return {"file": path}
 
-    def cancel_job_and_cleanup(self, job):
+    def cleanup_attempt(self, job):
         fs, path = fsspec.core.url_to_fs(path_of(job.operation, job.attempt))
         if fs.exists(path):
             fs.rm_file(path)
 
-    def sweep_operation(self, operation):
+    def cleanup(self, operation):
         fs, pattern = fsspec.core.url_to_fs(path_of(operation.arg, "*"))
         for path in fs.glob(pattern):
             if path.split(".")[-2] not in operation.attempts:

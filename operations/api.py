@@ -139,7 +139,21 @@ class OperationView:
 
 
 class DistributedOperation(ABC):
-    """One type of operation. Instances are stateless: one object serves all operations of the type."""
+    """One type of operation. Instances are stateless: one object serves all operations of the type.
+
+    Its methods, in the order of their calls::
+
+        plan                    before the start, in a process next to a coordinator
+        run_job                 for each job, in a Spark task or a thread of the executor
+          cleanup_attempt       when an attempt at a job does not count, in the same process
+        commit_steps            when all jobs have results, in a process next to a coordinator
+        before_publish          the same; the transaction that publishes comes right after it
+        after_failure           in place of these two, if the operation failed or was cancelled
+        cleanup                 after the end, whatever the outcome
+
+    All may be called more than once. After a crash the next leader or runner repeats the call that was
+    interrupted; a call whose outcome is recorded in etcd is not repeated.
+    """
 
     type: ClassVar[str]
     """Its name for callers: a letter, then letters, digits, '-' or '_'."""
@@ -188,9 +202,10 @@ class DistributedOperation(ABC):
     def plan(self, request: PlanRequest) -> Plan:
         """Check the argument and decide what to do.
 
-        Runs in a process next to a coordinator, which is ended at the deadline of the call. It may run more
-        than once for one operation: again whenever the table's head, watermarks or index have changed before
-        the start, see :meth:`plan_holds`. Has no side effects.
+        Called before an operation starts, in a process next to a coordinator, which is ended at the deadline
+        of the call. It may run more than once for one operation: again whenever the table's head, watermarks
+        or index have changed before the start, see :meth:`plan_holds`. After a crash nothing has started, and
+        the caller's repeat plans anew. Has no side effects.
 
         Raises
         ------
@@ -232,8 +247,12 @@ class DistributedOperation(ABC):
         return None
 
     @abstractmethod
-    def start_or_resume_job(self, job: JobContext) -> Mapping[str, Any] | None:
+    def run_job(self, job: JobContext) -> Mapping[str, Any] | None:
         """Do one job; return a small JSON result (counts, location of its manifest).
+
+        Called for each attempt at a job, in a Spark task or a thread of an executor. Once an attempt is
+        marked in etcd the job is not run again. Until then it is run again after a crash, perhaps while the
+        attempt that is considered dead still runs, unless the type is ``exclusive`` or ``resumable``.
 
         Raising fails the attempt. :class:`~distop.errors.InvalidArgument` and
         :class:`~distop.errors.JobFailed` are permanent, everything else is retried.
@@ -263,10 +282,12 @@ class DistributedOperation(ABC):
         no limit."""
         return None
 
-    def cancel_job_and_cleanup(self, job: JobContext) -> None:  # noqa: B027 - a default, not a gap
-        """Remove what this attempt made. Called for attempts that failed, lost, or were cancelled, in the
-        process that made them; not after that process was killed. The attempt's staging folder is swept in
-        any case; see :meth:`sweep_operation` for the rest."""
+    def cleanup_attempt(self, job: JobContext) -> None:  # noqa: B027 - a default, not a gap
+        """Remove what this attempt has made outside of its staging folder, which is swept after the end.
+
+        Called at most once for an attempt that failed, lost, or was cancelled, in the process that made it,
+        right after :meth:`run_job`; not after that process was killed. :meth:`cleanup` removes the rest.
+        """
 
     def describe_job(self, operation: OperationArg, partition: str) -> str:
         """A description of the job for users, such as the file that it reads. Each job has a different
@@ -274,32 +295,39 @@ class DistributedOperation(ABC):
         return partition
 
     def commit_steps(self, operation: OperationArg) -> Sequence[StepRecord]:
-        """The transactional steps that publish it, in order. distop adds watermarks and history."""
+        """The steps that publish it, in order. distop adds watermarks and history.
+
+        Called by the leader of the table once all jobs have their results, in a process next to a
+        coordinator; again after a crash. Only computes: for side effects there is :meth:`before_publish`.
+        """
         return ()
 
-    def complete_operation(self, operation: OperationView) -> None:  # noqa: B027 - a default, not a gap
+    def before_publish(self, operation: OperationView) -> None:  # noqa: B027 - a default, not a gap
         """Side effects of your own once every job has its result, before anything is published.
 
-        All jobs have succeeded then, unless the options let some fail: those have ``state == "failed"``. It
-        runs at least once, perhaps again after a crash, so make it idempotent by ``operation.token``. Raising
-        delays the completion, which is retried, see :attr:`retry`. Runs in a process next to a coordinator,
-        which is ended after its ``--call-timeout``; that counts as a failed attempt.
+        Called by the leader of the table, in a process next to a coordinator, which is ended after its
+        ``--call-timeout``; that counts as a failed attempt. All jobs have succeeded then, unless the options
+        let some fail: those have ``state == "failed"``. It runs at least once, and again after a crash before
+        the publishing transaction, so make it idempotent by ``operation.token``. Raising delays the
+        completion, which is retried, see :attr:`retry`; a refusal (``Conflict``, ``InvalidArgument``,
+        ``PreconditionFailed``) fails the operation.
         """
 
-    def abort_operation(self, operation: OperationView) -> None:  # noqa: B027 - a default, not a gap
+    def after_failure(self, operation: OperationView) -> None:  # noqa: B027 - a default, not a gap
         """Side effects of your own when the operation has failed or was cancelled: ``operation.error`` says
         why. Nothing of it is published.
 
-        At least once, as :meth:`complete_operation`. Raising delays the end; once :attr:`retry` is over it is
-        skipped, and the operation's facts say so (``abortError``): its table must go on.
+        Called before the operation's keys are removed, at least once, where :meth:`before_publish` is, and
+        with the same token. Raising delays the end; once :attr:`retry` is over it is skipped, and the
+        operation's facts say so (``abortError``): its table must go on.
         """
 
-    def sweep_operation(self, operation: OperationView) -> None:  # noqa: B027 - a default, not a gap
+    def cleanup(self, operation: OperationView) -> None:  # noqa: B027 - a default, not a gap
         """Remove what attempts have left outside of their staging folders, except the attempts that count
-        (``operation.attempts``): :meth:`cancel_job_and_cleanup` cannot run in a killed process.
+        (``operation.attempts``): :meth:`cleanup_attempt` is not called in a killed process.
 
         Called when the operation is over, whatever its outcome, and no runner holds it any more: a killed
-        runner's key expires with its lease. At least once, where :meth:`complete_operation` runs. While it
+        runner's key expires with its lease. At least once, where :meth:`before_publish` runs. While it
         raises it is called again, with the pauses of :attr:`retry` and without an end: nothing is left behind
         when storage was away, however long. The table goes on meanwhile, and the doctor names the operation.
         """
@@ -312,4 +340,4 @@ def overrides(kind: DistributedOperation, method: str) -> bool:
 
 def is_swept(kind: DistributedOperation) -> bool:
     """Whether attempts of a type may leave something to remove after the end."""
-    return kind.stages_files or overrides(kind, "sweep_operation")
+    return kind.stages_files or overrides(kind, "cleanup")

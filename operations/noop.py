@@ -50,7 +50,7 @@ class Noop(DistributedOperation):
             return None
         return {"partitions": int(first.get("partitions", 1)) + int(second.get("partitions", 1))}
 
-    def start_or_resume_job(self, job: JobContext) -> Mapping[str, Any] | None:
+    def run_job(self, job: JobContext) -> Mapping[str, Any] | None:
         if job.partition in job.operation.argument["fail"]:
             raise JobFailed(f"job {job.partition} was asked to fail")
         return None

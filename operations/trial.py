@@ -173,14 +173,14 @@ class Trial:
         """
         attempt = self.job(job) if isinstance(job, str) else job
         try:
-            result = dict(self.kind.start_or_resume_job(attempt) or {})
+            result = dict(self.kind.run_job(attempt) or {})
             value = encode(records.JobRecord(state="success", attempt=attempt.attempt, result=result, at=1e9))
             if len(value) > records.MAX_JOB_RECORD_BYTES:
                 raise JobResultTooLarge(
                     f"the result takes {len(value):,} bytes of {records.MAX_JOB_RECORD_BYTES:,}"
                 )
         except BaseException:
-            self.kind.cancel_job_and_cleanup(attempt)
+            self.kind.cleanup_attempt(attempt)
             raise
         self.jobs[attempt.partition] = decode(value, records.JobRecord)
         return self.jobs[attempt.partition].result
@@ -190,22 +190,22 @@ class Trial:
         return [self.run(name) for name in self.names]
 
     def complete(self) -> OperationView:
-        """Call ``complete_operation``. Call it twice to test that it is idempotent."""
+        """Call ``before_publish``. Call it twice to test that it is idempotent."""
         view = OperationView(
             arg=self.operation, jobs=dict(self.jobs), token=f"{self.operation.id}/{self.operation.uuid}"
         )
-        self.kind.complete_operation(view)
+        self.kind.before_publish(view)
         return view
 
     def sweep(self, *, failed: bool = False) -> OperationView:
-        """Call ``sweep_operation``, as after a success with the results so far, or after a failure."""
+        """Call ``cleanup``, as after a success with the results so far, or after a failure."""
         view = OperationView(
             arg=self.operation,
             jobs={} if failed else dict(self.jobs),
             token=f"{self.operation.id}/{self.operation.uuid}",
             error=records.ErrorRecord(code="JOB_FAILED", message="a trial of failure") if failed else None,
         )
-        self.kind.sweep_operation(view)
+        self.kind.cleanup(view)
         return view
 
     def steps(self) -> list[records.StepRecord]:

@@ -123,7 +123,7 @@ class Write(DistributedOperation):
         note = StepRecord(step="write.note")
         return [note] if operation.argument.get(GAVE_UP) else [*rows_steps(operation), note]
 
-    def start_or_resume_job(self, job: JobContext) -> None:
+    def run_job(self, job: JobContext) -> None:
         """It has no jobs."""
 
 

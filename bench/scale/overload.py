@@ -47,7 +47,7 @@ class Quick(DistributedOperation):
     def plan(self, request: PlanRequest) -> Plan:
         return Plan(argument={})
 
-    def start_or_resume_job(self, job: JobContext) -> Mapping[str, Any] | None:
+    def run_job(self, job: JobContext) -> Mapping[str, Any] | None:
         return None
 
 

@@ -44,7 +44,7 @@ from distop.operations.api import DistributedOperation, OperationView
 
 log = logging.getLogger(__name__)
 
-ABORT_OPERATION = "abort_operation"
+AFTER_FAILURE = "after_failure"
 """Replaces the commit step in the record of a failed abort."""
 TRACE_S = 5.0
 """Longest wait for storing the stack trace of a failure."""
@@ -88,7 +88,7 @@ class Parking:
         counted, is_last = self._counted(tracked)
         record = msgspec.structs.replace(
             counted,
-            step="" if publishes else ABORT_OPERATION,
+            step="" if publishes else AFTER_FAILURE,
             error_code=known.code,
             error=shortened(str(known), MAX_ERROR_LENGTH),
             parked=publishes and (is_last or isinstance(cause, PermanentStepError)),
@@ -116,7 +116,7 @@ class Parking:
         hosts slept or were dead, is followed by another one.
         """
         before, retry, now = tracked.completion, self.retry(tracked.arg), self._wall()
-        if tracked.state != COMMITTING and before.step != ABORT_OPERATION:
+        if tracked.state != COMMITTING and before.step != AFTER_FAILURE:
             before = CompletionRecord(skipped=before.skipped)  # the failures at publishing
         attempts, since = before.attempts + 1, before.since or now
         record = CompletionRecord(

@@ -77,10 +77,10 @@ class Collector:
             return  # a collector that swept everything is already removing the records
         try:
             kind = self._work.registry.get(arg.type)
-            if not overrides(kind, "sweep_operation") or history.facts.get(NOT_UNDONE):
+            if not overrides(kind, "cleanup") or history.facts.get(NOT_UNDONE):
                 return
             view = OperationView(arg=arg, jobs=jobs, token=token_of(arg), error=error)
-            label, call = f"sweep_operation of {arg.id}", partial(hook, "sweep_operation", view)
+            label, call = f"cleanup of {arg.id}", partial(hook, "cleanup", view)
             await self._work.user(kind, arg.table, label, call, check=term.check)
         except OF_THE_WORLD:
             raise

@@ -223,7 +223,7 @@ MAX_REBASES = 100
 
 
 def _is_hooked(kind: DistributedOperation) -> bool:
-    return overrides(kind, "complete_operation")
+    return overrides(kind, "before_publish")
 
 
 class Completion:
@@ -321,11 +321,11 @@ class Completion:
     async def _abort(self, term: Term, tracked: Tracked, error: ErrorRecord) -> dict[str, Any]:
         """Notify the type that its operation has failed."""
         kind = self._registry.get(tracked.arg.type)
-        if overrides(kind, "abort_operation"):
+        if overrides(kind, "after_failure"):
             view = replace(await read_view(self._client, tracked), error=error)
             reached("abort.before")
-            call = partial(hook, "abort_operation", view)
-            await self.outside.run(term, tracked, "abort_operation", call, kind)
+            call = partial(hook, "after_failure", view)
+            await self.outside.run(term, tracked, "after_failure", call, kind)
             reached("abort.after")
         return {}
 
@@ -339,8 +339,8 @@ class Completion:
             view = await read_view(self._client, tracked)
         if _is_hooked(kind):
             reached("hook.before")
-            call = partial(hook, "complete_operation", view)
-            await self.outside.run(term, tracked, "complete_operation", call, kind)
+            call = partial(hook, "before_publish", view)
+            await self.outside.run(term, tracked, "before_publish", call, kind)
             reached("hook.after")
         failed: dict[str, Any] = {}
         if tracked.jobs.failed:

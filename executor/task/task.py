@@ -119,7 +119,7 @@ class TaskJob(JobContext):
         self.cleaned = True
         reached("job.clean.before")
         try:
-            operation.cancel_job_and_cleanup(self)
+            operation.cleanup_attempt(self)
             reached("job.clean.after")
         except (Exception, SystemExit):
             # Nothing is lost: an attempt's remains are private to it, and are swept after the operation.
@@ -366,7 +366,7 @@ class Task:
 def run_attempt(operation: DistributedOperation, job: TaskJob) -> Mapping[str, Any]:
     """Run an attempt's code."""
     try:
-        return operation.start_or_resume_job(job) or {}
+        return operation.run_job(job) or {}
     except SystemExit as error:  # it would end the thread, or Spark's worker, without a word
         raise errors.JobCrashed(f"SystemExit: {error}") from error
 

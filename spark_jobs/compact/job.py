@@ -28,7 +28,7 @@ SLACK = 1.05
 
 
 def run_job(job: JobContext) -> dict[str, Any]:
-    """Do one job; see ``start_or_resume_job`` for its result."""
+    """Do one job; see ``run_job`` for its result."""
     plan = RewritePlan.of(job.operation)
     order = plan.order
     layout = plan.table_layout if order is None else replace(plan.table_layout, sort_order=order)

@@ -58,7 +58,7 @@ class Compact(DistributedOperation):
         """One: the snapshot with the new files instead of the old ones."""
         return [StepRecord(step="iceberg.replace")] if operation.argument.get("layout") else []
 
-    def start_or_resume_job(self, job: JobContext) -> Mapping[str, Any]:
+    def run_job(self, job: JobContext) -> Mapping[str, Any]:
         """Rewrite some files of a partition.
 
         Returns
@@ -75,7 +75,7 @@ class Compact(DistributedOperation):
 
         return run_job(job)
 
-    def cancel_job_and_cleanup(self, job: JobContext) -> None:
+    def cleanup_attempt(self, job: JobContext) -> None:
         """Remove the attempt's files."""
         from distop.lake.cleanup.staged import remove_attempt
 

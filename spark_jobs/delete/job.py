@@ -103,7 +103,7 @@ class TableRows:
 
 
 def run_job(job: JobContext) -> dict[str, Any]:
-    """Do one job; see ``start_or_resume_job`` for its result."""
+    """Do one job; see ``run_job`` for its result."""
     plan = plan_of(job.operation, DeletePlan, "plan of a deletion")
     layout = Layout.from_json(plan.layout)
     reading = _MatchedRows(job, plan, layout)

@@ -74,7 +74,7 @@ class Delete(DistributedOperation):
         """One: the snapshot without the rows."""
         return [StepRecord(step="iceberg.delete")]
 
-    def start_or_resume_job(self, job: JobContext) -> Mapping[str, Any]:
+    def run_job(self, job: JobContext) -> Mapping[str, Any]:
         """Look for the rows in some files, and rewrite the rest of files that have any.
 
         Returns
@@ -91,7 +91,7 @@ class Delete(DistributedOperation):
 
         return run_job(job)
 
-    def cancel_job_and_cleanup(self, job: JobContext) -> None:
+    def cleanup_attempt(self, job: JobContext) -> None:
         """Remove the attempt's files."""
         from distop.lake.cleanup.staged import remove_attempt
 

@@ -65,7 +65,7 @@ class BuildIndex(DistributedOperation):
         """One: the pointer."""
         return [StepRecord(step="index.publish")]
 
-    def start_or_resume_job(self, job: JobContext) -> Mapping[str, Any]:
+    def run_job(self, job: JobContext) -> Mapping[str, Any]:
         """Index some files; the result is a :class:`~distop.lake.index.publish.PartResult`."""
         from distop.spark_jobs.index.job import run_job
 

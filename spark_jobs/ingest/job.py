@@ -186,7 +186,7 @@ QUARANTINE = "quarantine"
 
 
 def run_job(job: JobContext) -> dict[str, Any]:
-    """Do one job; see ``start_or_resume_job`` for its result."""
+    """Do one job; see ``run_job`` for its result."""
     if job.operation.dynamic:
         target = TargetPlan.of(job.operation)
         return _written(job, target, FrameRows(target, job), Fail())
@@ -450,7 +450,7 @@ def _changed(file: OpenFile, how: str) -> JobFailed:
 
 
 def run_merge(job: JobContext) -> dict[str, Any]:
-    """Do one job; see ``start_or_resume_job`` for its result."""
+    """Do one job; see ``run_job`` for its result."""
     plan = IngestPlan.of(job.operation)
     assert plan.merge is not None
     conversion = _Marked.for_merge(plan, plan.merge)

@@ -118,7 +118,7 @@ class Ingest(DistributedOperation):
         markers = [*first.get("markers", ()), *second.get("markers", ())]
         return {**first, "paths": paths} | ({"markers": markers} if markers else {})
 
-    def start_or_resume_job(self, job: JobContext) -> Mapping[str, Any]:
+    def run_job(self, job: JobContext) -> Mapping[str, Any]:
         """Ingest one split, or one partition of a DataFrame.
 
         Returns
@@ -147,7 +147,7 @@ class Ingest(DistributedOperation):
 
         return partition if operation.dynamic else IngestPlan.of(operation).describe(partition)
 
-    def cancel_job_and_cleanup(self, job: JobContext) -> None:
+    def cleanup_attempt(self, job: JobContext) -> None:
         """Remove the attempt's files."""
         from distop.lake.cleanup.staged import remove_attempt
 

@@ -33,7 +33,7 @@ class PublishBranch(DistributedOperation):
         """One: the pointer, and the watermarks."""
         return [StepRecord(step="iceberg.publish_branch", argument=operation.argument["publish"])]
 
-    def start_or_resume_job(self, job: JobContext) -> None:
+    def run_job(self, job: JobContext) -> None:
         """It has no jobs."""
 
 
@@ -55,5 +55,5 @@ class DropBranch(DistributedOperation):
         """One: the pointer."""
         return [StepRecord(step="iceberg.drop_branch", argument=operation.argument["drop"])]
 
-    def start_or_resume_job(self, job: JobContext) -> None:
+    def run_job(self, job: JobContext) -> None:
         """It has no jobs."""

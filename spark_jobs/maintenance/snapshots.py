@@ -72,7 +72,7 @@ class Rollback(DistributedOperation):
         argument = {name: operation.argument.get(name) for name in names}
         return [StepRecord(step="iceberg.rollback", argument=argument)]
 
-    def start_or_resume_job(self, job: JobContext) -> None:
+    def run_job(self, job: JobContext) -> None:
         """It has no jobs."""
 
 
@@ -111,7 +111,7 @@ class ExpireSnapshots(DistributedOperation):
         argument = {name: operation.argument[name] for name in ("olderThanMs", "keepLast")}
         return [StepRecord(step="iceberg.expire", argument=argument)]
 
-    def start_or_resume_job(self, job: JobContext) -> None:
+    def run_job(self, job: JobContext) -> None:
         """It has no jobs."""
 
 
@@ -148,7 +148,7 @@ class RemoveOrphans(DistributedOperation):
         """One, which decides what is an orphan. The files are removed once that is certain."""
         return [StepRecord(step="iceberg.remove_orphans", argument={"dryRun": operation.argument["dryRun"]})]
 
-    def start_or_resume_job(self, job: JobContext) -> Mapping[str, Any]:
+    def run_job(self, job: JobContext) -> Mapping[str, Any]:
         """Look for candidates.
 
         Returns

@@ -52,7 +52,7 @@ class Validate(DistributedOperation):
             steps.append(StepRecord(step="iceberg.publish_branch", argument=publish))
         return steps
 
-    def start_or_resume_job(self, job: JobContext) -> Mapping[str, Any]:
+    def run_job(self, job: JobContext) -> Mapping[str, Any]:
         """Check one partition, or some files of it.
 
         Returns
@@ -68,7 +68,7 @@ class Validate(DistributedOperation):
 
         return run_job(job)
 
-    def cancel_job_and_cleanup(self, job: JobContext) -> None:
+    def cleanup_attempt(self, job: JobContext) -> None:
         """Remove the attempt's report."""
         from distop.spark_jobs.rules.gate import remove_findings
 

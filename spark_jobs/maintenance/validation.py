@@ -67,7 +67,7 @@ def plan_validation(request: PlanRequest, argument: ValidateArgument) -> Plan:
 
 
 def run_job(job: JobContext) -> dict[str, Any]:
-    """See :meth:`.validate.Validate.start_or_resume_job`."""
+    """See :meth:`.validate.Validate.run_job`."""
     operation = job.operation
     rules = convert(operation.argument[RULES], RuleSet)
     snapshot = SnapshotGroups.of_operation(operation)

@@ -40,7 +40,7 @@ class Stepping(Given):
     exclusive = True
     resumable = True
 
-    def start_or_resume_job(self, job: JobContext) -> Mapping[str, Any] | None:
+    def run_job(self, job: JobContext) -> Mapping[str, Any] | None:
         argument, folder = job.operation.argument, Path(job.operation.argument["folder"])
         begin = int(job.load_checkpoint() or b"0")
         for step in range(begin, int(argument["steps"])):
@@ -53,7 +53,7 @@ class Stepping(Given):
         (folder / f"job-{job.partition}").write_text(job.attempt)
         return {"steps": argument["steps"]}
 
-    def complete_operation(self, operation: OperationView) -> None:
+    def before_publish(self, operation: OperationView) -> None:
         folder = Path(operation.arg.argument["folder"])
         (folder / "hook").write_text(operation.token)
 
@@ -64,7 +64,7 @@ class Holding(Given):
     type = "holding"
     stages_files = True
 
-    def start_or_resume_job(self, job: JobContext) -> Mapping[str, Any] | None:
+    def run_job(self, job: JobContext) -> Mapping[str, Any] | None:
         path = _held(job)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(job.partition)
@@ -75,10 +75,10 @@ class Holding(Given):
         path.unlink(missing_ok=True)  # what the attempt that counts has staged would stay
         return {}
 
-    def cancel_job_and_cleanup(self, job: JobContext) -> None:
+    def cleanup_attempt(self, job: JobContext) -> None:
         _held(job).unlink(missing_ok=True)
 
-    def abort_operation(self, operation: OperationView) -> None:
+    def after_failure(self, operation: OperationView) -> None:
         with Path(operation.arg.argument["aborted"]).open("a") as file:
             file.write(f"{operation.token}\n")
 
@@ -108,7 +108,7 @@ class Versioned(Given):
 
     type = "versioned"
 
-    def start_or_resume_job(self, job: JobContext) -> Mapping[str, Any] | None:
+    def run_job(self, job: JobContext) -> Mapping[str, Any] | None:
         import pyarrow as pa
         import pyarrow.parquet as pq
 

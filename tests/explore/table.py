@@ -116,7 +116,7 @@ class Append(DistributedOperation):
         on = {"on": operation.argument["on"]} if self.must_stand else {}
         return [StepRecord(step="explore_head", argument=on)]
 
-    def start_or_resume_job(self, job: Any) -> None:
+    def run_job(self, job: Any) -> None:
         raise NotImplementedError("attempts of the model do nothing but mark")
 
 
@@ -149,7 +149,7 @@ class Failing(Silent):
 
     type = "failing"
 
-    def complete_operation(self, operation: OperationView) -> None:
+    def before_publish(self, operation: OperationView) -> None:
         raise Exhausted("no room")
 
 

@@ -80,7 +80,7 @@ class Callers:
         if chance.happens(chance.trouble):
             times = chance.pick([1, 3, ALWAYS])
             method, error = chance.pick(METHODS[KINDS[kind]]), chance.pick(ERRORS)
-            if method == "sweep_operation":
+            if method == "cleanup":
                 times = min(times, 3)  # it is called until it succeeds
             argument["trouble"] = {"in": method, "error": error, "times": times}
         # Only jobs that failed are described.

@@ -53,7 +53,7 @@ class Report(DistributedOperation):
         more = {name: request.argument[name] for name in ("trouble", "fail") if name in request.argument}
         return replace(plan, argument={**plan.argument, **more})
 
-    def start_or_resume_job(self, job: JobContext) -> None:
+    def run_job(self, job: JobContext) -> None:
         raise NotImplementedError("the launcher of the simulation does nothing but mark")
 
     def describe_job(self, operation: OperationArg, partition: str) -> str:
@@ -66,11 +66,11 @@ class Hooked(Report):
 
     type = "hooked"
 
-    def complete_operation(self, operation: OperationView) -> None:
-        _perhaps_raise(operation.arg.argument, operation.arg.uuid, "complete_operation")
+    def before_publish(self, operation: OperationView) -> None:
+        _perhaps_raise(operation.arg.argument, operation.arg.uuid, "before_publish")
 
-    def abort_operation(self, operation: OperationView) -> None:
-        _perhaps_raise(operation.arg.argument, operation.arg.uuid, "abort_operation")
+    def after_failure(self, operation: OperationView) -> None:
+        _perhaps_raise(operation.arg.argument, operation.arg.uuid, "after_failure")
 
 
 class Simulated(Hooked):
@@ -106,17 +106,17 @@ class Swept(Simulated):
 
     type = "swept"
 
-    def sweep_operation(self, operation: OperationView) -> None:
-        _perhaps_raise(operation.arg.argument, operation.arg.uuid, "sweep_operation")
+    def cleanup(self, operation: OperationView) -> None:
+        _perhaps_raise(operation.arg.argument, operation.arg.uuid, "cleanup")
 
 
 METHODS = {
     Report: ("describe_job",),
-    Hooked: ("describe_job", "complete_operation", "abort_operation"),
-    Simulated: ("describe_job", "commit_steps", "complete_operation", "abort_operation"),
-    Overwrite: ("commit_steps", "complete_operation"),
-    Owned: ("commit_steps", "abort_operation"),
-    Swept: ("complete_operation", "abort_operation", "sweep_operation"),
+    Hooked: ("describe_job", "before_publish", "after_failure"),
+    Simulated: ("describe_job", "commit_steps", "before_publish", "after_failure"),
+    Overwrite: ("commit_steps", "before_publish"),
+    Owned: ("commit_steps", "after_failure"),
+    Swept: ("before_publish", "after_failure", "cleanup"),
 }
 """All types, and the methods of each that can be told to raise."""
 

@@ -136,7 +136,7 @@ class Ingesting:
         return {name: self.run_job(LocalJob(arg, name)) for name in arg.partition_names()}
 
     def run_job(self, job: JobContext) -> JobRecord:
-        result = dict(self.operation.start_or_resume_job(job) or {})
+        result = dict(self.operation.run_job(job) or {})
         record = JobRecord(state="success", attempt=job.attempt, result=result)
         return decode(encode(record), JobRecord)
 

@@ -78,7 +78,7 @@ class BuiltIndex:
     def attempt(self, name: str, dies_after: int = -1) -> None:
         with TemporaryDirectory() as scratch:
             job = SavingJob(self.arg, name, self.saved, Path(scratch), dies_after)
-            result = dict(self.world.kind.start_or_resume_job(job))
+            result = dict(self.world.kind.run_job(job))
         self.jobs[name] = JobRecord(state="success", attempt=job.attempt, result=result)
 
     def context(self) -> FinishContext:

@@ -82,7 +82,7 @@ class Run:
     def run_jobs(self) -> None:
         for name in self.staged.arg.partition_names():
             job = LocalJob(self.staged.arg, name)
-            result = dict(self.kind.start_or_resume_job(job) or {})
+            result = dict(self.kind.run_job(job) or {})
             record = JobRecord(state="success", attempt=job.attempt, result=result)
             self.staged.jobs[name] = decode(encode(record), JobRecord)
 

@@ -46,8 +46,8 @@ class Dealing(Ingest):
         order = random.sample(range(rows.num_rows), rows.num_rows)
         return [rows.take(pa.array(order[part::parts], pa.int64())).to_batches() for part in range(parts)]
 
-    def start_or_resume_job(self, job: JobContext) -> Mapping[str, Any]:
-        result = super().start_or_resume_job(job)
+    def run_job(self, job: JobContext) -> Mapping[str, Any]:
+        result = super().run_job(job)
         folder = job.operation.argument["traces"]
         _trace(job.operation, f"wrote {job.partition} {job.attempt}")
         told = False

@@ -39,6 +39,6 @@ def _noted(build: Build, path: str) -> Any:
 class Noted(BuildIndex):
     """Wins over the installed type where ``DISTOP_OPERATIONS`` names it."""
 
-    def start_or_resume_job(self, job: JobContext) -> Mapping[str, Any]:
+    def run_job(self, job: JobContext) -> Mapping[str, Any]:
         index_job.open_data_file = _noted
-        return super().start_or_resume_job(job)
+        return super().run_job(job)

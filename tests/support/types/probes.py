@@ -74,19 +74,19 @@ class Clumsy(Given):
 
 
 class Hooked(Given):
-    """``complete_operation`` writes a line into the file ``argument.log``: its token.
+    """``before_publish`` writes a line into the file ``argument.log``: its token.
 
     Then it raises as often as ``argument.raises`` says, ``argument.said`` times with a file name that is no
     text, or waits for the file ``argument.until``, or refuses for good with a text of ``argument.refuses``
     characters, or finds a limit (``argument.exhausts``), or can never pass (``argument.impossible``).
 
-    ``abort_operation`` writes its token and the code of the error into the same file, and raises as often as
+    ``after_failure`` writes its token and the code of the error into the same file, and raises as often as
     ``argument.abortRaises`` says.
     """
 
     type = "hooked"
 
-    def complete_operation(self, operation: OperationView) -> None:
+    def before_publish(self, operation: OperationView) -> None:
         argument = operation.arg.argument
         log = Path(argument["log"])
         with log.open("a") as file:
@@ -102,7 +102,7 @@ class Hooked(Given):
         if argument.get("impossible"):
             raise PermanentStepError("never")
 
-    def abort_operation(self, operation: OperationView) -> None:
+    def after_failure(self, operation: OperationView) -> None:
         log = Path(operation.arg.argument["log"])
         before = len(log.read_text().splitlines()) if log.exists() else 0
         with log.open("a") as file:
@@ -123,12 +123,12 @@ class Undescribed(Given):
 
 
 class Sweeping(Given):
-    """``sweep_operation`` writes a line into the file ``argument.log``: its token, the attempts that count,
+    """``cleanup`` writes a line into the file ``argument.log``: its token, the attempts that count,
     the code of the error. Then it raises as often as ``argument.raises`` says."""
 
     type = "sweeping"
 
-    def sweep_operation(self, operation: OperationView) -> None:
+    def cleanup(self, operation: OperationView) -> None:
         log = Path(operation.arg.argument["log"])
         code = operation.error.code if operation.error else "-"
         with log.open("a") as file:
@@ -147,7 +147,7 @@ class HookedFriend(Hooked):
 class Letters(Given):
     """Appends letters to a string, which is kept as a watermark: only its finish writes it, and only once.
 
-    Several apply together. ``plan`` refuses a letter ``!``, ``complete_operation`` a letter ``?``; a letter
+    Several apply together. ``plan`` refuses a letter ``!``, ``before_publish`` a letter ``?``; a letter
     ``+`` makes a job that somebody has to do.
     """
 
@@ -168,7 +168,7 @@ class Letters(Given):
     def combine(self, first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
         return {"letters": first["letters"] + second["letters"]}
 
-    def complete_operation(self, operation: OperationView) -> None:
+    def before_publish(self, operation: OperationView) -> None:
         if "?" in operation.arg.argument["letters"]:
             raise PreconditionFailed("no letter: ?")
 

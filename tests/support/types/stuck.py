@@ -47,7 +47,7 @@ class Stuck(DistributedOperation):
         _hang("object_of", argument)
         return "it"
 
-    def start_or_resume_job(self, job: JobContext) -> Mapping[str, Any] | None:
+    def run_job(self, job: JobContext) -> Mapping[str, Any] | None:
         return None
 
     def commit_steps(self, operation: OperationArg) -> Sequence[StepRecord]:
@@ -62,7 +62,7 @@ class Stuck(DistributedOperation):
             ]
         return []
 
-    def complete_operation(self, operation: OperationView) -> None:
+    def before_publish(self, operation: OperationView) -> None:
         _hang("hook", operation.arg.argument)
         match operation.arg.argument.get("where"):
             case "dies":
@@ -72,7 +72,7 @@ class Stuck(DistributedOperation):
             case "odd":
                 raise Odd("one", "two")
 
-    def abort_operation(self, operation: OperationView) -> None:
+    def after_failure(self, operation: OperationView) -> None:
         _hang("abort", operation.arg.argument)
 
 

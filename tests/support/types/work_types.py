@@ -45,7 +45,7 @@ class Given(DistributedOperation):
         argument = dict(request.argument)
         return Plan(argument=argument, partition_count=int(argument.get("partitions", 1)))
 
-    def start_or_resume_job(self, job: JobContext) -> Mapping[str, Any] | None:
+    def run_job(self, job: JobContext) -> Mapping[str, Any] | None:
         return None
 
 
@@ -60,7 +60,7 @@ class Traced(Given):
     type = "traced"
     stages_files = True
 
-    def start_or_resume_job(self, job: JobContext) -> Mapping[str, Any] | None:
+    def run_job(self, job: JobContext) -> Mapping[str, Any] | None:
         argument = job.operation.argument
         folder = Path(argument["folder"])
         trace(job, "began")
@@ -79,7 +79,7 @@ class Traced(Given):
         trace(job, "did")
         return {"rows": 1}
 
-    def cancel_job_and_cleanup(self, job: JobContext) -> None:
+    def cleanup_attempt(self, job: JobContext) -> None:
         trace(job, "cleaned")
         Path(job.operation.argument["folder"], f"{job.attempt}.out").unlink(missing_ok=True)
 
@@ -103,7 +103,7 @@ class Deaf(Traced):
 
     type = "deaf"
 
-    def start_or_resume_job(self, job: JobContext) -> Mapping[str, Any] | None:
+    def run_job(self, job: JobContext) -> Mapping[str, Any] | None:
         folder = Path(job.operation.argument["folder"])
         trace(job, "began")
         (folder / f"{job.attempt}.out").write_text(job.partition)
@@ -116,7 +116,7 @@ class Hanging(Traced):
 
     type = "hanging"
 
-    def start_or_resume_job(self, job: JobContext) -> Mapping[str, Any] | None:
+    def run_job(self, job: JobContext) -> Mapping[str, Any] | None:
         folder = Path(job.operation.argument["folder"])
         trace(job, "began")
         if len([line for line in traces(folder, "began") if line[1] == job.partition]) == 1:
@@ -136,7 +136,7 @@ class Owned(Traced):
     exclusive = True
     resumable = True
 
-    def start_or_resume_job(self, job: JobContext) -> Mapping[str, Any] | None:
+    def run_job(self, job: JobContext) -> Mapping[str, Any] | None:
         argument = job.operation.argument
         begin = int(job.load_checkpoint() or b"0")
         scratch = job.scratch_path() / "steps" if argument.get("scratch") else None

@@ -71,7 +71,7 @@ async def test_maintenance_leaves_a_running_operation_alone(idle: Whole) -> None
     keys = idle.store.keyspace.operation(OperationId.parse(held.name))
     arg = decode((await idle.store.get(keys.arg)).value, OperationArg)
     for partition in arg.partition_names()[:2]:
-        await asyncio.to_thread(Ingest().start_or_resume_job, LocalJob(arg, partition))
+        await asyncio.to_thread(Ingest().run_job, LocalJob(arg, partition))
     staged = {path for path in idle.location.rglob("*") if arg.uuid in str(path) and path.is_file()}
     assert staged
     await asyncio.to_thread(age, idle.location)

@@ -31,16 +31,16 @@ class Counting(DistributedOperation):
     def plan(self, request: PlanRequest) -> Plan:
         return Plan(argument=dict(request.argument), partitions=["a", "b"])
 
-    def start_or_resume_job(self, job: JobContext) -> Mapping[str, Any]:
+    def run_job(self, job: JobContext) -> Mapping[str, Any]:
         begin = int(job.load_checkpoint() or b"0")
         for number in range(begin, int(job.operation.argument["to"])):
             job.save_checkpoint(b"%d" % (number + 1))
         return {"from": begin, "said": "x" * int(job.operation.argument.get("says", 0))}
 
-    def cancel_job_and_cleanup(self, job: JobContext) -> None:
+    def cleanup_attempt(self, job: JobContext) -> None:
         self.cleaned.append(job.partition)
 
-    def complete_operation(self, operation: OperationView) -> None:
+    def before_publish(self, operation: OperationView) -> None:
         self.completed.append(operation.token)
 
 
@@ -96,7 +96,7 @@ def test_sweeping_is_told_which_attempts_count() -> None:
             super().__init__()
             self.counted: list[frozenset[str]] = []
 
-        def sweep_operation(self, operation: OperationView) -> None:
+        def cleanup(self, operation: OperationView) -> None:
             self.counted.append(operation.attempts)
 
     kind = Sweeping()

@@ -256,7 +256,7 @@ async def test_who_waits_for_an_operation_hears_that_it_is_parked(
         assert json.loads(again.stdout)["operation"]["completion"]["parked"] is True
         shown = json.loads((await distop("logs", started.name)).stdout)
         assert (shown[0]["partition"], shown[0]["error"]) == ("", "RuntimeError: not yet")
-        assert "complete_operation" in shown[0]["trace"]
+        assert "before_publish" in shown[0]["trace"]
         # It fails as often once more, and is parked again.
         assert (await distop("resolve", started.name, "retry", "--wait")).exit_code == 23
         assert (await distop("resolve", started.name, "retry", "--wait")).exit_code == 0

@@ -266,7 +266,7 @@ async def test_what_does_not_get_its_turn_has_not_failed(service: Service, tmp_p
 
 NAMED = {
     "commit_steps": "commit_steps of stuck",
-    "hook": "complete_operation",
+    "hook": "before_publish",
     "step": "commit step 0 (probe.stuck)",
 }
 
@@ -308,7 +308,7 @@ async def test_a_cancellation_ends_a_hook_that_hangs(service: Service, tmp_path:
 async def test_resolve_abort_ends_what_hangs(service: Service, tmp_path: Path, where: str) -> None:
     """G5: once it is reported; other decisions are refused, since the operation is not parked."""
     operation = await stuck(service, tmp_path, where)
-    named = {"hook": "complete_operation", "step": "executing commit step 0 (probe.stuck)"}
+    named = {"hook": "before_publish", "step": "executing commit step 0 (probe.stuck)"}
     what = named.get(where, where)
     await eventually(lambda: service.get(operation), holds=lambda one: one.completion.running == what)
     with pytest.raises(DistopError) as refused:
@@ -364,4 +364,4 @@ async def test_a_call_that_has_ended_is_not_said_to_run(
             events = (await anext(changes)).events
             written += [decode(one.kv.value, CompletionRecord) for one in events if one.kind == "put"]
             over = any(one.kind == "delete" for one in events)
-    assert [record.running for record in written] == ["complete_operation", ""]
+    assert [record.running for record in written] == ["before_publish", ""]

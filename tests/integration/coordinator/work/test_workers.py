@@ -50,7 +50,7 @@ class Type(DistributedOperation):
         leave("called")
         return Plan(argument=dict(request.argument), partition_count=0)
 
-    def start_or_resume_job(self, job):
+    def run_job(self, job):
         return None
 
     def commit_steps(self, operation):

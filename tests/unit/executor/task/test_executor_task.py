@@ -74,11 +74,11 @@ class Scripted(DistributedOperation):
     def plan(self, request: PlanRequest) -> Plan:
         return Plan(argument={})
 
-    def start_or_resume_job(self, job: JobContext) -> Mapping[str, Any] | None:
+    def run_job(self, job: JobContext) -> Mapping[str, Any] | None:
         self.attempts.append(job.attempt)
         return self.steps.pop(0)(job)
 
-    def cancel_job_and_cleanup(self, job: JobContext) -> None:
+    def cleanup_attempt(self, job: JobContext) -> None:
         self.cleaned.append(job.attempt)
 
 
@@ -395,7 +395,7 @@ def test_a_clean_up_that_raises_does_not_hide_the_failure() -> None:
     class Untidy(Scripted):
         type = "untidy"
 
-        def cancel_job_and_cleanup(self, job: JobContext) -> None:
+        def cleanup_attempt(self, job: JobContext) -> None:
             raise OSError("disk")
 
     port = ScriptedPort()
