@@ -17,7 +17,12 @@ from pyiceberg.table.update import AddSnapshotUpdate, SetSnapshotRefUpdate, Tabl
 
 from distop.commit.partial import Moves
 from distop.errors import AlreadyIngested, InvalidArgument
-from distop.lake.iceberg.provenance import OURS, WATERMARKS_BEFORE, moves_of, watermark_properties
+from distop.lake.iceberg.provenance import (
+    PRODUCT_PROPERTIES,
+    WATERMARKS_BEFORE,
+    moves_of,
+    watermark_properties,
+)
 from distop.lake.iceberg.watermarks import is_after, moved
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.sync import SyncEtcd
@@ -55,7 +60,7 @@ def marks_moved(
     added = [update.snapshot for update in updates if isinstance(update, AddSnapshotUpdate)]
     for snapshot in added:
         if snapshot.summary is not None:
-            for name in OURS:
+            for name in PRODUCT_PROPERTIES:
                 snapshot.summary.additional_properties.pop(name, None)
     wanted, (branch, goal) = _carried(added), _goal(updates)
     if base is None or record is None:

@@ -27,7 +27,7 @@ from pyiceberg.table.snapshots import ADDED_DATA_FILES, Operation, Snapshot, Sum
 
 from distop.lake.iceberg.branch_steps import Rebased, rebased
 from distop.lake.iceberg.metadata_files import TableFile
-from distop.lake.iceberg.provenance import OURS
+from distop.lake.iceberg.provenance import PRODUCT_PROPERTIES
 from distop.lake.iceberg.snapshots import Draft
 from distop.lake.iceberg.takeover import manifests_of
 from distop.lake.layout.properties import FORMAT_VERSION, ON_CONFLICT, check_on_conflict
@@ -103,7 +103,11 @@ def _own(summary: Summary | None) -> dict[str, str] | None:
     if summary is None or summary.operation is not Operation.APPEND:
         return None
     properties = summary.additional_properties.items()
-    return {name: value for name, value in properties if not name.startswith("total-") and name not in OURS}
+    return {
+        name: value
+        for name, value in properties
+        if not name.startswith("total-") and name not in PRODUCT_PROPERTIES
+    }
 
 
 def _rebase(

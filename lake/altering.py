@@ -56,7 +56,7 @@ class Altered:
 
     record: TableRecord
     head: Head | None
-    """``None``: unchanged."""
+    """The new head; ``None`` if it is unchanged."""
     schema: Schema | None
     """The columns, if they are known."""
     discard: Callable[[], None] = _nothing
@@ -81,7 +81,9 @@ def altered(record: TableRecord, head: Head | None, changes: Sequence[layout_cha
     if record.format == DELTA:
         # An earlier attempt may have added them before it lost a race. Errors name the others by position.
         nothing = layout_changes.SetProperties()
-        changes = [nothing if layout_changes.is_there(layout.schema, one) else one for one in changes]
+        changes = [
+            nothing if layout_changes.is_there(layout.schema, change) else change for change in changes
+        ]
     schema = layout_changes.changed_columns(layout.schema, changes, layout.last_column_id)
     if "schema" in record.options:
         record.options["schema"] = _written(schema)
@@ -272,7 +274,7 @@ def _in_the_way(change: layout_changes.Change, operation: OperationArg) -> str:
     mode = str(operation.argument.get("mode") or "")
     match change:
         case layout_changes.AddColumn(column=name) | layout_changes.RenameColumn(to=name) if (
-            name.casefold() in _brings(operation)
+            name.casefold() in _added_columns(operation)
         ):
             return f"it adds a column {name!r} itself"
         case layout_changes.RenameColumn(column=name) | layout_changes.DropColumn(column=name) if (
@@ -290,7 +292,7 @@ def _in_the_way(change: layout_changes.Change, operation: OperationArg) -> str:
     return ""
 
 
-def _brings(operation: OperationArg) -> set[str]:
+def _added_columns(operation: OperationArg) -> set[str]:
     """Case-folded names of columns that an operation adds."""
     added = evolution_of(operation).added
     if not added:

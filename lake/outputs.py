@@ -130,8 +130,8 @@ class IcebergOutput(FormatOutput):
             )
 
     def holds_data(self, table: TableRecord, head: Head | None) -> Exception | None:
-        found = data_at(head, storage_of(table))
-        return None if found is None else not_empty(table.name, found)
+        snapshot = data_at(head, storage_of(table))
+        return None if snapshot is None else not_empty(table.name, snapshot)
 
     def never_empty(self, layout: Layout) -> list[str]:
         return []
@@ -181,14 +181,14 @@ class DeltaOutput(FormatOutput):
     modes = EVERY_MODE - {"overwrite_partitions"}
 
     def layout(self, table: TableRecord, head: Head | None) -> Layout | None:
-        found = delta_table(table.location, storage_of(table))
-        return None if found is None else layout_of(found, table.options.get("properties"))
+        delta = delta_table(table.location, storage_of(table))
+        return None if delta is None else layout_of(delta, table.options.get("properties"))
 
     def check_mode(self, table: TableRecord, head: Head | None, mode: str) -> None:
         super().check_mode(table, head, mode)
-        found = delta_table(table.location, storage_of(table)) if mode == "overwrite" else None
-        if found is not None:
-            refuse_unwritable(found, mode)
+        delta = delta_table(table.location, storage_of(table)) if mode == "overwrite" else None
+        if delta is not None:
+            refuse_unwritable(delta, mode)
 
     def check(self, layout: Layout) -> None:
         check_layout(layout)

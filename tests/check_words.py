@@ -87,6 +87,8 @@ def _names(node: ast.AST) -> Iterator[str]:
 
 def in_name(name: str, line: int) -> Iterator[Problem]:
     """The problems of a name."""
+    if name in LIST["prescribed"]:
+        return
     if better := LIST["names"].get(name.strip("_").lower()):
         yield line, f"name {name!r}: write {better}"
     for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", name):

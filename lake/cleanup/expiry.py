@@ -61,7 +61,11 @@ def expired_snapshots(
         newest = max(keep_last, ref.min_snapshots_to_keep or 0)
         since_ms = now_ms - (ref.max_snapshot_age_ms or 0)
         lineage = enumerate(_lineage(metadata, metadata.snapshot_by_id(ref.snapshot_id)))
-        kept.update(one.snapshot_id for at, one in lineage if at < newest or one.timestamp_ms >= since_ms)
+        kept.update(
+            snapshot.snapshot_id
+            for at, snapshot in lineage
+            if at < newest or snapshot.timestamp_ms >= since_ms
+        )
     return [
         snapshot
         for snapshot in metadata.snapshots

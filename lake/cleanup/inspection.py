@@ -46,8 +46,8 @@ def staged_folders(table: TableRecord) -> list[str]:
 
 def staged_files(table: TableRecord, folder: str) -> list[Entry]:
     """The files in one of them. Blocking."""
-    found = entries(f"{table.location}/{folder}", storage_of(table))
-    return [entry for entry in found if not entry.is_folder]
+    listed = entries(f"{table.location}/{folder}", storage_of(table))
+    return [entry for entry in listed if not entry.is_folder]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,17 +104,17 @@ def view_table(metadata_location: str, *, deep: bool, storage: StorageOptions | 
 
 def _watermarks_of(metadata: TableMetadata, current: Snapshot | None) -> Watermarks:
     """The highest value that each source and partition was brought to by the ancestors of a snapshot."""
-    found: Watermarks = defaultdict(dict)
+    marks: Watermarks = defaultdict(dict)
     for snapshot in ancestors_of(current, metadata):
         text = snapshot.summary[WATERMARKS] if snapshot.summary and WATERMARKS in _names(snapshot) else None
         for source, partitions in _decoded(text).items():
             if not isinstance(partitions, dict):
                 continue  # many are stored as a number only
             for partition, value in partitions.items():
-                before = found[source].get(partition)
+                before = marks[source].get(partition)
                 if before is None or is_after(str(value), before):
-                    found[source][partition] = str(value)
-    return dict(found)
+                    marks[source][partition] = str(value)
+    return dict(marks)
 
 
 def _names(snapshot: Snapshot) -> Iterable[str]:
@@ -144,7 +144,7 @@ def _deep(
     }
     referred: set[str] = set()
     wanted: dict[str, set[str]] = defaultdict(set)
-    seen: set[str] = set()
+    read: set[str] = set()
     for snapshot in metadata.snapshots:
         is_current = current is not None and snapshot.snapshot_id == current.snapshot_id
         try:
@@ -154,9 +154,9 @@ def _deep(
             continue
         for manifest in manifests:
             referred.add(manifest.manifest_path.rpartition("/")[2])
-            if manifest.manifest_path in seen and not is_current:
+            if manifest.manifest_path in read and not is_current:
                 continue
-            seen.add(manifest.manifest_path)
+            read.add(manifest.manifest_path)
             try:
                 listed = manifest.fetch_manifest_entry(io, discard_deleted=True)
             except FileNotFoundError:

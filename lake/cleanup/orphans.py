@@ -79,14 +79,14 @@ def find_orphans(
     """
     known = _known(operation, metadata_location)
     passed_over = {*busy, staging_folder(operation).rpartition("/")[2]}
-    found = []
+    orphans = []
     for top in FOLDERS:
         for path, modified_at in _walk(operation, top, passed_over, now):
             if modified_at <= older_than and path_of(f"{operation.location}/{path}") not in known:
-                found.append(path)
-                if len(found) >= MAX_ORPHANS:
-                    return found
-    return found
+                orphans.append(path)
+                if len(orphans) >= MAX_ORPHANS:
+                    return orphans
+    return orphans
 
 
 def _io(operation: OperationArg) -> FileIO:
@@ -133,7 +133,7 @@ def _read_report(operation: OperationArg, name: str) -> list[str]:
         raise CorruptRecord(f"{location} is not the report of its job: {error}") from error
 
 
-def _still_unknown(operation: OperationArg, reports: Iterable[str], metadata_location: str) -> list[str]:
+def _unknown_of_reports(operation: OperationArg, reports: Iterable[str], metadata_location: str) -> list[str]:
     candidates = [path for name in reports for path in _read_report(operation, name)]
     known = _known(operation, metadata_location) if candidates else set()
     return [path for path in candidates if path_of(f"{operation.location}/{path}") not in known]
@@ -151,7 +151,7 @@ class IcebergRemoveOrphans(TransactionalStep):
         reports = [str(job.result["report"]) for job in context.view.jobs.values() if "report" in job.result]
         head = decode(context.head.value, Head, context.head.key) if context.head.exists else None
         location = "" if head is None else head.metadata_location
-        orphans = _still_unknown(arg, reports, location)
+        orphans = _unknown_of_reports(arg, reports, location)
         facts: dict[str, Any] = {"orphans": len(orphans), "examples": sorted(orphans)[:SHOWN]}
         if self.argument.get("dryRun"):
             return Contribution(facts=facts | {"dryRun": True})
@@ -178,7 +178,7 @@ def remove_orphans(operation: OperationArg, history: HistoryRecord) -> int:
         log.warning("orphans_left", extra={"operation": str(operation.id), "error": "not the table's folder"})
         return 0
     try:
-        orphans = _still_unknown(operation, facts[REPORT], str(facts.get(KNOWN_FROM) or ""))
+        orphans = _unknown_of_reports(operation, facts[REPORT], str(facts.get(KNOWN_FROM) or ""))
     except (CorruptRecord, FileNotFoundError) as error:
         log.warning("orphans_left", extra={"operation": str(operation.id), "error": str(error)})
         return 0

@@ -13,8 +13,8 @@ from distop.lake.layout.owner import give_folder_up, is_empty, owners, take_fold
 from distop.lake.layout.properties import check_may_remove
 from distop.lake.layout.staging import PRIVATE
 from distop.lake.storage.listing import entries, remove_file
-from distop.lake.storage.places import OBJECT_STORES
 from distop.lake.storage.storage import FILES_AT_ONCE, StorageOptions, file_system, protocol_of, storage_of
+from distop.lake.storage.stored_file import OBJECT_STORES
 from distop.metastore.crashpoints import reached
 from distop.metastore.records.table import DropRecord, Head, TableRecord
 
@@ -87,14 +87,14 @@ async def leave_files(
     record: DropRecord, in_thread: Callable[..., Awaitable[Any]] = asyncio.to_thread
 ) -> None:
     """Remove the files of a dropped table if asked to, otherwise only its owner file."""
-    place = record.location, record.uuid, record.storage
+    folder = record.location, record.uuid, record.storage
     if record.purge:
-        if not await in_thread(purge, *place):
+        if not await in_thread(purge, *folder):
             log.warning("nothing_purged", extra={"table": record.name, "location": record.location})
         return
     try:
         async with asyncio.timeout(LEAVING_S):
-            await in_thread(give_folder_up, *place)
+            await in_thread(give_folder_up, *folder)
     except Exception as error:  # the table is dropped in either case
         log.warning("owner_file_left", extra={"table": record.name, "error": str(error)})
 

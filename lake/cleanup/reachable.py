@@ -58,13 +58,13 @@ def files_of(
         Whether lists and manifests may be missing because their removal has begun; the files that they named
         are then omitted.
     """
-    found = Files()
+    files = Files()
     manifests: dict[str, ManifestFile] = {}
     chosen = list(snapshots)
     ids = {snapshot.snapshot_id for snapshot in chosen}
     for statistics in (*metadata.statistics, *metadata.partition_statistics):
         if statistics.snapshot_id in ids:
-            found.others.add(statistics.statistics_path)
+            files.others.add(statistics.statistics_path)
 
     def listed(snapshot: Snapshot) -> list[ManifestFile]:
         with _forgiving(torn):
@@ -78,20 +78,20 @@ def files_of(
 
     with ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="reachable") as pool:
         for snapshot, each in zip(chosen, pool.map(listed, chosen), strict=True):
-            found.lists.add(snapshot.manifest_list)
+            files.lists.add(snapshot.manifest_list)
             manifests |= {manifest.manifest_path: manifest for manifest in each}
-        found.manifests.update(manifests)
+        files.manifests.update(manifests)
         for paths in pool.map(named, manifests.values()):
-            found.data.update(paths)
-    return found
+            files.data.update(paths)
+    return files
 
 
 def files_of_table(metadata: TableMetadata, location: str, io: FileIO) -> Files:
     """All files that a table refers to: of every snapshot, and the metadata files that its log names."""
-    found = files_of(metadata, metadata.snapshots, io)
-    found.others.add(location)
-    found.others.update(entry.metadata_file for entry in metadata.metadata_log)
-    return found
+    files = files_of(metadata, metadata.snapshots, io)
+    files.others.add(location)
+    files.others.update(entry.metadata_file for entry in metadata.metadata_log)
+    return files
 
 
 def _forgiving(torn: bool) -> AbstractContextManager[object]:

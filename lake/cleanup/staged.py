@@ -113,7 +113,7 @@ def sweep(operation: OperationArg, history: HistoryRecord, jobs: Mapping[str, Jo
         io = file_io(operation.location, operation.storage)
         return sweep_index(io, operation, history)
     dropped = inside(history.facts.get(DROPPED_METADATA, ()), operation.location)
-    removed = remove_files((one for one in dropped if ".metadata.json" in one), operation.storage)
+    removed = remove_files((url for url in dropped if ".metadata.json" in url), operation.storage)
     removed += remove_expired(operation, history) + remove_orphans(operation, history)
     keep = published(operation, history, jobs)
     wanted = dict.fromkeys(passing_folders_of(operation), NOTHING)
@@ -136,12 +136,12 @@ def sweep(operation: OperationArg, history: HistoryRecord, jobs: Mapping[str, Jo
 
 def _swept(operation: OperationArg, folder: str, of_table: Published) -> int:
     """How many files were removed from a folder, and from those in it if the operation has nested files."""
-    found = entries(folder, operation.storage)
+    listed = entries(folder, operation.storage)
     removed = 0
     if operation.nested_files:
-        inner = (f"{folder}/{entry.name}" for entry in found if entry.is_folder)
+        inner = (f"{folder}/{entry.name}" for entry in listed if entry.is_folder)
         removed += sum(_swept(operation, each, of_table) for each in inner)
-    victims = (entry.name for entry in found if not entry.is_folder and entry.name not in of_table)
+    victims = (entry.name for entry in listed if not entry.is_folder and entry.name not in of_table)
     removed += remove_files((f"{folder}/{name}" for name in victims), operation.storage)
     reached("sweep.middle")
     remove_if_empty(folder)

@@ -26,8 +26,8 @@ from distop.errors import (
     Unavailable,
     library,
 )
-from distop.lake.storage.places import Place
 from distop.lake.storage.storage import StorageOptions, delta_options
+from distop.lake.storage.stored_file import StoredFile
 from distop.metastore.crashpoints import reached
 from distop.metastore.records.record import ready
 
@@ -93,9 +93,9 @@ def _asked(table: Any) -> Iterator[str]:
     if (mapping := settings.get("delta.columnMapping.mode", "none")) != "none":
         yield f"column mapping by {mapping}"
     for column, metadata in _metadata(json.loads(table.schema().to_json())):
-        for name, what in _IN_USE_BY.items():
+        for name, label in _IN_USE_BY.items():
             if name in metadata:
-                yield f"{what} for column {column!r}"
+                yield f"{label} for column {column!r}"
     protocol = table.protocol()
     if protocol.min_writer_version > MAX_VERSION:
         yield f"version {protocol.min_writer_version} of Delta's protocol for writers"
@@ -183,7 +183,7 @@ class DeltaCommit(ExternalStep):
     """Commits files to a Delta table, exactly once."""
 
     def verify(self, context: StepContext) -> StepState:
-        """See :class:`ExternalStep`."""
+        """Whether the table has the version of this operation."""
         argument = argument_of(self, DeltaArgument)
         table = delta_table(argument.table, context.arg.storage)
         return StepState.DONE if _has_it(table, context) else StepState.NOT_DONE
@@ -252,14 +252,14 @@ def _has_it(table: Any, context: StepContext) -> bool:
 
 
 def _check_version(argument: DeltaArgument, table: Any) -> None:
-    found = table.version() if table is not None else -1
-    if argument.expected_version in (None, found):
+    version = table.version() if table is not None else -1
+    if argument.expected_version in (None, version):
         return
     # Adding columns, as this step does before it adds files, makes a version as well.
     if table is None or table.file_uris():
         raise StepConflict(
-            f"{argument.table} is at version {found}, the operation began on {argument.expected_version}",
-            details={"planned": str(argument.expected_version), "found": str(found)},
+            f"{argument.table} is at version {version}, the operation began on {argument.expected_version}",
+            details={"planned": str(argument.expected_version), "found": str(version)},
         )
 
 
@@ -346,13 +346,13 @@ def _files_of(argument: DeltaArgument, context: StepContext) -> Iterator[DeltaFi
     yield from argument.files
     decoder = msgspec.json.Decoder(ready(DeltaFile))
     for name in argument.lists:
-        place = Place.of(f"{argument.folder}/{name}" if argument.folder else name, context.arg)
+        file_list = StoredFile.of(f"{argument.folder}/{name}" if argument.folder else name, context.arg)
         try:
-            with place.open_to_read() as stream:
+            with file_list.open_to_read() as stream:
                 lines = stream.read().splitlines()
         except FileNotFoundError:
-            raise StepSourceMissing(f"{place.url}, a list of files, is gone") from None
+            raise StepSourceMissing(f"{file_list.url}, a list of files, is gone") from None
         try:
             yield from (decoder.decode(line) for line in lines if line)
         except msgspec.MsgspecError as error:
-            raise PermanentStepError(f"{place.url} is not a list of files: {error}") from error
+            raise PermanentStepError(f"{file_list.url} is not a list of files: {error}") from error

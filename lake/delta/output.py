@@ -93,15 +93,15 @@ def _statistics(footer: pq.FileMetaData, counted_columns: set[str]) -> dict[str,
         row_group = footer.row_group(group)
         for index in range(row_group.num_columns):
             column = row_group.column(index)
-            name, found = column.path_in_schema, column.statistics
-            if name not in counted_columns or found is None or not found.has_null_count:
+            name, measured = column.path_in_schema, column.statistics
+            if name not in counted_columns or measured is None or not measured.has_null_count:
                 unknown.add(name)
                 continue
-            nulls[name] = nulls.get(name, 0) + found.null_count
-            if found.has_min_max:
-                least[name] = min(found.min, least.get(name, found.min))
-                most[name] = max(found.max, most.get(name, found.max))
-            elif column.num_values != found.null_count:
+            nulls[name] = nulls.get(name, 0) + measured.null_count
+            if measured.has_min_max:
+                least[name] = min(measured.min, least.get(name, measured.min))
+                most[name] = max(measured.max, most.get(name, measured.max))
+            elif column.num_values != measured.null_count:
                 unknown.add(name)
     for name in [*least]:
         if any(isinstance(end[name], str) and len(end[name]) > MAX_STAT_CHARACTERS for end in (least, most)):

@@ -111,12 +111,12 @@ def find_ahead(
         base = None
     uuid = str(base.table_uuid) if base is not None else uuid
     folder = head.rpartition("/")[0] if head else f"{location}/metadata"
-    found = list(_newer(folder, head.rpartition("/")[2], storage))
-    own = [one for one in found if _plain(one.lineage.table_uuid) == _plain(uuid)]
-    if not own and (base is None and (head or found)):
+    newer = list(_newer(folder, head.rpartition("/")[2], storage))
+    own = [file for file in newer if _plain(file.lineage.table_uuid) == _plain(uuid)]
+    if not own and (base is None and (head or newer)):
         raise Unclear(
             f"the metadata of table uuid {uuid} is gone from {folder}"
-            + (", where another table's is" if found else ""),
+            + (", where another table's is" if newer else ""),
             hint="was the table dropped after the backup? then drop it again, without purging",
         )
     tip = _tip(own, head, base, set(choose)) if own else None
@@ -124,7 +124,7 @@ def find_ahead(
         return None
     where = f"{folder}/{tip.name}" if tip is not None else head
     metadata = load_metadata(where, storage=storage)
-    earlier = [f"{folder}/{one.name}" for one in own if one is not tip]
+    earlier = [f"{folder}/{file.name}" for file in own if file is not tip]
     if anew:
         base, head_snapshot = None, None
     return _ahead(where, metadata, base, head_snapshot, earlier, storage)
@@ -156,31 +156,31 @@ def _version(name: str) -> int:
 def _tip(own: Sequence[_File], head: str, base: TableMetadata | None, choose: set[str]) -> _File | None:
     """The last published one; ``None`` if none follows the head."""
     name = head.rpartition("/")[2]
-    followed = {earlier for one in own for earlier in one.lineage.earlier}
+    followed = {earlier for file in own for earlier in file.lineage.earlier}
     # Of several built on the same file only one was published: the one that others follow, if any do.
-    built_on = {_base(one) for one in own if one.name in followed}
-    leaves = [one for one in own if one.name not in followed and _base(one) not in built_on]
+    built_on = {_base(file) for file in own if file.name in followed}
+    leaves = [file for file in own if file.name not in followed and _base(file) not in built_on]
     known = {name}
-    for one in sorted(own, key=lambda file: file.version):
+    for candidate in sorted(own, key=lambda file: file.version):
         # Without the head's own file the table's uuid must do: it was removed since others have followed it.
-        if not head or base is None or known.intersection(one.lineage.earlier):
-            known.add(one.name)
-    leaves = [one for one in leaves if one.name in known]
-    leaves = [one for one in leaves if one.name in choose] or leaves
-    if len({one.lineage.current_snapshot_id for one in leaves}) > 1:
+        if not head or base is None or known.intersection(candidate.lineage.earlier):
+            known.add(candidate.name)
+    leaves = [file for file in leaves if file.name in known]
+    leaves = [file for file in leaves if file.name in choose] or leaves
+    if len({file.lineage.current_snapshot_id for file in leaves}) > 1:
         raise Unclear(
             f"it is unclear which of these was published last: {', '.join(map(_named, leaves))}",
             hint="compare them; then name the one that readers have seen: --published FILE",
         )
-    return max(leaves, key=lambda one: (one.version, one.lineage.last_updated_ms), default=None)
+    return max(leaves, key=lambda file: (file.version, file.lineage.last_updated_ms), default=None)
 
 
-def _base(one: _File) -> str:
-    return one.lineage.earlier[-1] if one.lineage.earlier else ""
+def _base(file: _File) -> str:
+    return file.lineage.earlier[-1] if file.lineage.earlier else ""
 
 
-def _named(one: _File) -> str:
-    return f"{one.name} (snapshot {one.lineage.current_snapshot_id})"
+def _named(file: _File) -> str:
+    return f"{file.name} (snapshot {file.lineage.current_snapshot_id})"
 
 
 # -- what was done -----------------------------------------------------------------------------------
@@ -195,23 +195,28 @@ def _ahead(
     storage: StorageOptions | None,
 ) -> Ahead:
     """``start``: the snapshot up to which everything is known."""
-    snapshots = {one.snapshot_id: one for of in (base, metadata) if of is not None for one in of.snapshots}
+    snapshots = {
+        snapshot.snapshot_id: snapshot
+        for of in (base, metadata)
+        if of is not None
+        for snapshot in of.snapshots
+    }
 
     def lineage() -> tuple[list[Snapshot], bool]:
         """The ancestors of the present snapshot, the newest first; and whether they reach back to the
         start."""
-        found = list(_ancestors(metadata.current_snapshot_id, snapshots))
-        return found, any(one.snapshot_id == start for one in found)
+        ancestors = list(_ancestors(metadata.current_snapshot_id, snapshots))
+        return ancestors, any(ancestor.snapshot_id == start for ancestor in ancestors)
 
     main, whole = lineage()
     while not whole and earlier:
         # Some have expired since, and their successors name no parent any more; older metadata does.
-        for one in load_metadata(earlier.pop(0), storage=storage).snapshots:
-            if one.snapshot_id not in snapshots or one.parent_snapshot_id is not None:
-                snapshots[one.snapshot_id] = one
+        for older in load_metadata(earlier.pop(0), storage=storage).snapshots:
+            if older.snapshot_id not in snapshots or older.parent_snapshot_id is not None:
+                snapshots[older.snapshot_id] = older
         main, whole = lineage()
-    here = {one.snapshot_id for one in main}
-    known = {one.snapshot_id for one in _ancestors(start, snapshots)}
+    here = {ancestor.snapshot_id for ancestor in main}
+    known = {ancestor.snapshot_id for ancestor in _ancestors(start, snapshots)}
     doubts = []
     if start is not None and known & here and not whole:
         doubts.append("the table was rolled back; it is unknown whether its watermarks were, too")
@@ -229,24 +234,24 @@ def _ahead(
         for source, partitions in moves.items():
             watermarks.setdefault(source, {}).update({name: move.after for name, move in partitions.items()})
     # A branch that the head knows may have been published since.
-    known |= {one.snapshot_id for one in base.snapshots} - here if base is not None else set()
+    known |= {snapshot.snapshot_id for snapshot in base.snapshots} - here if base is not None else set()
     new = sorted(
-        (one for one in snapshots.values() if one.snapshot_id not in known),
-        key=lambda one: (one.sequence_number or 0, one.timestamp_ms),
+        (snapshot for snapshot in snapshots.values() if snapshot.snapshot_id not in known),
+        key=lambda snapshot: (snapshot.sequence_number or 0, snapshot.timestamp_ms),
     )
     return Ahead(
         location=where,
         snapshot_id=metadata.current_snapshot_id,
-        publications=tuple(_publication(one, on_main=one.snapshot_id in here) for one in new),
+        publications=tuple(_publication(snapshot, on_main=snapshot.snapshot_id in here) for snapshot in new),
         watermarks=watermarks,
         doubts=tuple(doubts),
     )
 
 
 def _ancestors(start: int | None, snapshots: dict[int, Snapshot]) -> Iterator[Snapshot]:
-    seen: set[int] = set()
-    while start is not None and start in snapshots and start not in seen:
-        seen.add(start)
+    passed: set[int] = set()
+    while start is not None and start in snapshots and start not in passed:
+        passed.add(start)
         yield snapshots[start]
         start = snapshots[start].parent_snapshot_id
 

@@ -151,17 +151,17 @@ class IcebergStep(contract.TransactionalStep):
 
 
 def head_conflict(
-    arg: OperationArg, expected: int | None, found: iceberg_snapshots.Snapshot | None
+    arg: OperationArg, expected: int | None, current: iceberg_snapshots.Snapshot | None
 ) -> HeadConflict:
     """The error; it names the snapshot in between and its writer."""
-    by = writer_of(found)
-    found_id = None if found is None else found.snapshot_id
+    by = writer_of(current)
+    found_id = None if current is None else current.snapshot_id
     again = "start the operation again"
     if arg.argument.get("mode") != "merge":
         again += ", or with on_conflict=rebase to build on the changes of others"
     return HeadConflict(
         f"{arg.id} began on {named(expected)} of table {arg.table!r}, which is now at {named(found_id)}"
-        + ("" if found is None else f", written by {by}"),
+        + ("" if current is None else f", written by {by}"),
         hint=again,
         details={"expected": str(expected or ""), "snapshot": str(found_id or ""), "by": by},
     )
@@ -175,7 +175,7 @@ class IcebergAppend(IcebergStep):
     def change(
         self, draft: Draft, layout: Layout, output: JobsOutput, snapshot_id: int
     ) -> SnapshotContent | None:
-        """See :class:`IcebergStep`."""
+        """Adds the files of the jobs."""
         if output.empty:
             return None
         parent = draft.base.current_snapshot()

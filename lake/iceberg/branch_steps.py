@@ -45,10 +45,10 @@ def only_appends(snapshots: Sequence[Snapshot]) -> bool:
     Of snapshots of other programs Iceberg's operation is all that is known.
     """
     return all(
-        one.summary is not None
-        and one.summary.operation == Operation.APPEND
-        and DEPENDENT not in one.summary.additional_properties
-        for one in snapshots
+        snapshot.summary is not None
+        and snapshot.summary.operation == Operation.APPEND
+        and DEPENDENT not in snapshot.summary.additional_properties
+        for snapshot in snapshots
     )
 
 
@@ -87,7 +87,11 @@ def rebased(draft: Draft, snapshots: Sequence[Snapshot], snapshot_id: int) -> Re
 
 def batches_of(snapshots: Sequence[Snapshot]) -> dict[str, str]:
     """The property of one snapshot that names the batches of several, the newest first."""
-    listed = [one.summary.additional_properties.get(BATCHES) for one in reversed(snapshots) if one.summary]
+    listed = [
+        snapshot.summary.additional_properties.get(BATCHES)
+        for snapshot in reversed(snapshots)
+        if snapshot.summary
+    ]
     names = [name for text in listed if text for name in from_json(text.encode(), list[str])]
     return {BATCHES: encode_plain(list(dict.fromkeys(names))).decode()} if names else {}
 
@@ -183,13 +187,13 @@ class IcebergPublishBranch(_OfBranch):
         """
         branch = self.argument["branch"]
         file, snapshot_id = self._read(context)
-        found = unpublished(file, branch)
+        own = unpublished(file, branch)
         gone = RemoveSnapshotRefUpdate(**{"ref-name": branch})
-        facts = {contract.BRANCH: branch, contract.PUBLISHED: len(found.snapshots)}
+        facts = {contract.BRANCH: branch, contract.PUBLISHED: len(own.snapshots)}
         # A rollback has taken back what they had applied; only another rollback restores that with them.
-        rolled_back = [one for one in found.snapshots if one.snapshot_id in file.was_present]
+        rolled_back = [snapshot for snapshot in own.snapshots if snapshot.snapshot_id in file.was_present]
         if self.argument.get("alone"):
-            rolled_back = list(found.snapshots[1:])
+            rolled_back = list(own.snapshots[1:])
         if rolled_back:
             table, other = context.view.arg.table, rolled_back[0]
             raise HeadConflict(
@@ -199,19 +203,19 @@ class IcebergPublishBranch(_OfBranch):
                 hint="or drop the branch, and write it again on what the table holds now",
                 details={"snapshot": str(other.snapshot_id), "branch": branch},
             )
-        if not found.snapshots:
+        if not own.snapshots:
             current = file.metadata.current_snapshot_id
             facts[contract.SNAPSHOT] = str(current)
             return self._written(
                 context, file, lambda draft: draft.write(gone), current=current, also=Txn(), facts=facts
             )
         present = context.marks
-        after = found.watermarks(present)
+        after = own.watermarks(present)
         # Compared even if none moves: the moves were computed from them.
         puts = (Put(context.keys.watermarks, after.encoded()),) if after.recent != present.recent else ()
         marks = Txn((unchanged(context.watermarks),), puts)
-        if not found.ahead:
-            return self._rebased(context, file, found.snapshots, gone, marks, facts)
+        if not own.ahead:
+            return self._rebased(context, file, own.snapshots, gone, marks, facts)
         return self._written(
             context,
             file,
@@ -263,7 +267,7 @@ class IcebergDropBranch(_OfBranch):
         """See :class:`TransactionalStep`; ``PreconditionFailed`` if there is no such branch."""
         branch = self.argument["branch"]
         file, _ = self._read(context)
-        found = unpublished(file, branch)
+        own = unpublished(file, branch)
         gone = RemoveSnapshotRefUpdate(**{"ref-name": branch})
         return self._written(
             context,
@@ -271,7 +275,7 @@ class IcebergDropBranch(_OfBranch):
             lambda draft: draft.write(gone),
             current=file.metadata.current_snapshot_id,
             also=Txn(),
-            facts={contract.BRANCH: branch, "droppedSnapshots": len(found.snapshots)},
+            facts={contract.BRANCH: branch, "droppedSnapshots": len(own.snapshots)},
         )
 
 

@@ -78,7 +78,7 @@ def unpublished(file: TableFile, branch: str) -> Unpublished:
     if now is None:
         return Unpublished(own, None, ahead=True)
     published = {snapshot.snapshot_id for snapshot in _lineage(file, now.snapshot_id)}
-    shared = next((at for at, one in enumerate(own) if one.snapshot_id in published), None)
+    shared = next((at for at, snapshot in enumerate(own) if snapshot.snapshot_id in published), None)
     if shared is None:
         return Unpublished(own, None, ahead=False)
     base = own[shared].snapshot_id
@@ -131,7 +131,7 @@ def ids_of_branches(metadata: TableMetadata) -> set[int]:
     ids: set[int] = set()
     for name, ref in metadata.refs.items():
         if name != MAIN_BRANCH and ref.snapshot_ref_type == SnapshotRefType.BRANCH:
-            found = unpublished(file, name)
-            ids.update(snapshot.snapshot_id for snapshot in found.snapshots)
-            ids.update(() if found.base is None else (found.base,))
+            own = unpublished(file, name)
+            ids.update(snapshot.snapshot_id for snapshot in own.snapshots)
+            ids.update(() if own.base is None else (own.base,))
     return ids

@@ -50,8 +50,10 @@ def other_partitioning(head: Head, storage: StorageOptions | None = None) -> boo
     snapshot = metadata.current_snapshot()
     if snapshot is None or len(metadata.partition_specs) == 1:
         return False
-    found = snapshot.manifests(file_io(metadata.location, storage))
-    return any(is_live(one) and one.partition_spec_id != metadata.default_spec_id for one in found)
+    manifests = snapshot.manifests(file_io(metadata.location, storage))
+    return any(
+        is_live(manifest) and manifest.partition_spec_id != metadata.default_spec_id for manifest in manifests
+    )
 
 
 def only_replaced(file: TableFile, snapshot: Snapshot | None, since: int | None) -> bool:
@@ -91,16 +93,16 @@ def removers(file: TableFile, current: Snapshot | None, since: str | None) -> li
 
     The present one, if that is unknown since snapshots between have expired.
     """
-    found = []
+    removing = []
     snapshot = current
     for _ in range(MAX_LINEAGE):
         if snapshot is None or str(snapshot.snapshot_id) == since:
             break
         if snapshot.summary is None or snapshot.summary.operation != Operation.APPEND:
-            found.append(snapshot)
+            removing.append(snapshot)
         parent = snapshot.parent_snapshot_id
         snapshot = None if parent is None else file.snapshot(parent)
-    return found[:SHOWN] or ([current] if current is not None else [])
+    return removing[:SHOWN] or ([current] if current is not None else [])
 
 
 def is_ignored(context: FinishContext) -> bool:
@@ -118,13 +120,13 @@ def is_ignored(context: FinishContext) -> bool:
     return data_at(head, arg.storage) is not None
 
 
-def not_empty(table: str, found: Snapshot) -> TableNotEmpty:
+def not_empty(table: str, current: Snapshot) -> TableNotEmpty:
     """The error for a table that must be empty and is not."""
-    by = writer_of(found)
+    by = writer_of(current)
     return TableNotEmpty(
-        f"table {table!r} already holds data: snapshot {found.snapshot_id}, written by {by}",
+        f"table {table!r} already holds data: snapshot {current.snapshot_id}, written by {by}",
         hint="append to it, or overwrite what is there",
-        details={"table": table, "snapshot": str(found.snapshot_id), "by": by},
+        details={"table": table, "snapshot": str(current.snapshot_id), "by": by},
     )
 
 

@@ -60,7 +60,7 @@ class Successor:
     """The metadata file that follows another one."""
 
     content: bytes
-    """JSON."""
+    """The file, which is JSON."""
     dropped: list[str]
     """Metadata files that the metadata log no longer names."""
     file: TableFile | None = None
@@ -184,7 +184,7 @@ class TableFile:
             log = _rising([*self._log, *_listed(fields, _METADATA_LOG, _LogEntry)])
             first = max(0, len(log) - _versions_kept(metadata.properties))
             dropped = [entry.metadata_file for entry in log[:first]]
-            last = max(metadata.last_updated_ms, *(one.timestamp_ms for one in (*moved[-1:], *log[-1:])))
+            last = max(metadata.last_updated_ms, *(entry.timestamp_ms for entry in (*moved[-1:], *log[-1:])))
             metadata = metadata.model_copy(update={"last_updated_ms": last})
             fields |= {
                 _SNAPSHOTS: [*self._raw_snapshots, *new],
@@ -230,22 +230,26 @@ def in_order(metadata: TableMetadata, base: TableMetadata | None = None) -> Tabl
     Java and Rust libraries read no table whose times go back by more than a minute, and clocks may differ by
     more. Earlier entries of its logs that do so are put in order, too."""
     least = 0 if base is None else base.last_updated_ms
-    known = {(one.snapshot_id, one.timestamp_ms) for one in base.snapshot_log} if base is not None else set()
+    known = (
+        {(entry.snapshot_id, entry.timestamp_ms) for entry in base.snapshot_log}
+        if base is not None
+        else set()
+    )
     moved = [
-        one.model_copy(update={"timestamp_ms": least})
-        if one.timestamp_ms < least and (one.snapshot_id, one.timestamp_ms) not in known
-        else one
-        for one in metadata.snapshot_log
+        entry.model_copy(update={"timestamp_ms": least})
+        if entry.timestamp_ms < least and (entry.snapshot_id, entry.timestamp_ms) not in known
+        else entry
+        for entry in metadata.snapshot_log
     ]
     logs: dict[str, list[Any]] = {"snapshot_log": moved, "metadata_log": metadata.metadata_log}
     rising = {
         name: [
-            one if one.timestamp_ms == at else one.model_copy(update={"timestamp_ms": at})
-            for one, at in zip(log, _times(log), strict=True)
+            entry if entry.timestamp_ms == at else entry.model_copy(update={"timestamp_ms": at})
+            for entry, at in zip(log, _times(log), strict=True)
         ]
         for name, log in logs.items()
     }
-    ends = (one.timestamp_ms for log in rising.values() for one in log[-1:])
+    ends = (entry.timestamp_ms for log in rising.values() for entry in log[-1:])
     return metadata.model_copy(
         update={**rising, "last_updated_ms": max(metadata.last_updated_ms, least, *ends)}
     )
@@ -253,14 +257,14 @@ def in_order(metadata: TableMetadata, base: TableMetadata | None = None) -> Tabl
 
 def _rising(log: list[L]) -> list[L]:
     return [
-        one if one.timestamp_ms == at else msgspec.structs.replace(one, timestamp_ms=at)
-        for one, at in zip(log, _times(log), strict=True)
+        entry if entry.timestamp_ms == at else msgspec.structs.replace(entry, timestamp_ms=at)
+        for entry, at in zip(log, _times(log), strict=True)
     ]
 
 
 def _times(log: Iterable[Any]) -> Iterator[int]:
     """The times of a log's entries, each at least the one before."""
-    return accumulate((one.timestamp_ms for one in log), max)
+    return accumulate((entry.timestamp_ms for entry in log), max)
 
 
 MAX_BACK_MS = 60_000
@@ -270,7 +274,7 @@ MAX_BACK_MS = 60_000
 def goes_back(metadata: TableMetadata) -> bool:
     """Whether times in a table's metadata go back further than Iceberg's Java library allows."""
     logs = (metadata.snapshot_log, metadata.metadata_log)
-    times = [[*(one.timestamp_ms for one in log), metadata.last_updated_ms] for log in logs]
+    times = [[*(entry.timestamp_ms for entry in log), metadata.last_updated_ms] for log in logs]
     return any(later < earlier - MAX_BACK_MS for each in times for earlier, later in pairwise(each))
 
 
@@ -311,8 +315,8 @@ def _listed(fields: Mapping[str, msgspec.Raw], name: str, kind: type[E]) -> list
     raw = fields.get(name)
     if raw is None:
         return []
-    found: list[E] | None = from_json(raw, list[kind] | None)  # type: ignore[valid-type, arg-type]
-    return found or []
+    entries: list[E] | None = from_json(raw, list[kind] | None)  # type: ignore[valid-type, arg-type]
+    return entries or []
 
 
 def _versions_kept(properties: Mapping[str, str]) -> int:

@@ -40,7 +40,7 @@ overwrite of partitions without rows. On other content its operation might have 
 FOREIGN_REQUEST = "distop.request-id"
 """The request id that another program has given its commit."""
 
-OURS = (
+PRODUCT_PROPERTIES = (
     WATERMARKS,
     WATERMARKS_BEFORE,
     OPERATION,
@@ -144,12 +144,17 @@ class _Move:
     def of(cls, before: TableMetadata, target: Snapshot) -> _Move:
         present = list(ancestors_of(before.current_snapshot(), before))
         left = list(ancestors_of(target, before))
-        numbers, still = {one.snapshot_id for one in present}, {one.snapshot_id for one in left}
-        coming = [one for one in left if one.snapshot_id not in numbers]
+        numbers, remaining = (
+            {snapshot.snapshot_id for snapshot in present},
+            {snapshot.snapshot_id for snapshot in left},
+        )
+        coming = [snapshot for snapshot in left if snapshot.snapshot_id not in numbers]
         was_there = {entry.snapshot_id for entry in before.snapshot_log}
         # What a snapshot of the history follows was part of it, too.
-        first = next((at for at, one in enumerate(coming) if one.snapshot_id in was_there), len(coming))
-        gone = [one for one in present if one.snapshot_id not in still]
+        first = next(
+            (at for at, snapshot in enumerate(coming) if snapshot.snapshot_id in was_there), len(coming)
+        )
+        gone = [snapshot for snapshot in present if snapshot.snapshot_id not in remaining]
         return cls(gone, coming[first:], coming[:first], left)
 
 
@@ -164,16 +169,18 @@ def rolled_back(metadata: TableMetadata) -> tuple[list[Snapshot], list[Snapshot]
     """The history of a table, and the snapshots that were part of it before a rollback, as far as they have
     not expired. Both newest first."""
     live = list(ancestors_of(metadata.current_snapshot(), metadata))
-    known, gone = {one.snapshot_id for one in live}, list[Snapshot]()
+    known, gone = {snapshot.snapshot_id for snapshot in live}, list[Snapshot]()
     for entry in metadata.snapshot_log:
         if entry.snapshot_id in known:
             continue
-        for one in ancestors_of(metadata.snapshot_by_id(entry.snapshot_id), metadata):
-            if one.snapshot_id in known:
+        for snapshot in ancestors_of(metadata.snapshot_by_id(entry.snapshot_id), metadata):
+            if snapshot.snapshot_id in known:
                 break
-            known.add(one.snapshot_id)
-            gone.append(one)
-    return live, sorted(gone, key=lambda one: (one.sequence_number or 0, one.timestamp_ms), reverse=True)
+            known.add(snapshot.snapshot_id)
+            gone.append(snapshot)
+    return live, sorted(
+        gone, key=lambda snapshot: (snapshot.sequence_number or 0, snapshot.timestamp_ms), reverse=True
+    )
 
 
 def done_by(snapshots: Iterable[Snapshot]) -> Done:
@@ -219,10 +226,10 @@ def as_of(target: Snapshot, before: TableMetadata, watermarks: Mapping[str, Mapp
     changes: dict[str, dict[str, str | None]] = {}
     for snapshot in move.gone:
         for source, moves in moves_of(snapshot).items():
-            changes.setdefault(source, {}).update({name: one.before for name, one in moves.items()})
+            changes.setdefault(source, {}).update({name: move.before for name, move in moves.items()})
     for snapshot in reversed(move.back):
         for source, moves in moves_of(snapshot).items():
-            changes.setdefault(source, {}).update({name: one.after for name, one in moves.items()})
+            changes.setdefault(source, {}).update({name: move.after for name, move in moves.items()})
     return _changed(Marks.of(watermarks), changes)
 
 

@@ -30,18 +30,18 @@ def target_of(metadata: TableMetadata, *, snapshot_id: int | None, as_of_ms: int
     Raises :class:`~distop.errors.PreconditionFailed` if there is none.
     """
     if snapshot_id is not None:
-        found = metadata.snapshot_by_id(snapshot_id)
+        target = metadata.snapshot_by_id(snapshot_id)
     else:
         lineage = ancestors_of(metadata.current_snapshot(), metadata)
-        found = next((one for one in lineage if one.timestamp_ms <= (as_of_ms or 0)), None)
-    if found is None:
+        target = next((snapshot for snapshot in lineage if snapshot.timestamp_ms <= (as_of_ms or 0)), None)
+    if target is None:
         wanted = f"snapshot {snapshot_id}" if snapshot_id is not None else "snapshot of that time"
         raise PreconditionFailed(
             f"the table at {metadata.location} has no {wanted}",
             hint="it may have expired; distop tables snapshots TABLE lists the existing ones",
             details={"field": "snapshot" if snapshot_id is not None else "as_of"},
         )
-    return found
+    return target
 
 
 def _named(fact: str, names: Collection[str]) -> dict[str, Any]:

@@ -156,7 +156,7 @@ class Draft:
 
     def new_manifest_path(self) -> str:
         """A path for a manifest of this publication; :meth:`discard` removes it."""
-        return self._place(f"{self._uuid}-m{len(self._written)}.avro")
+        return self._new_path(f"{self._uuid}-m{len(self._written)}.avro")
 
     def new_manifest(
         self, spec_id: int, snapshot_id: int, content: ManifestContent = ManifestContent.DATA
@@ -168,7 +168,7 @@ class Draft:
         spec = self.base.specs()[spec_id]
         return ManifestBuilder(schema_of(self.base, spec), spec, snapshot_id=snapshot_id, content=content)
 
-    def _place(self, name: str) -> str:
+    def _new_path(self, name: str) -> str:
         path: str = self._locations.new_metadata_location(name)
         self._written.append(path)
         return path
@@ -215,7 +215,7 @@ class Draft:
         base = self.base
         parent = base.current_snapshot()
         sequence_number = base.next_sequence_number()
-        list_path = self._place(f"snap-{snapshot_id}-0-{self._uuid}.avro")
+        list_path = self._new_path(f"snap-{snapshot_id}-0-{self._uuid}.avro")
         parent_id = parent.snapshot_id if parent is not None else None
         with write_manifest_list(
             FORMAT_VERSION, self.io.new_output(list_path), snapshot_id, parent_id, sequence_number, "deflate"
@@ -236,7 +236,7 @@ class Draft:
     def write(self, *updates: TableUpdate) -> str:
         """Write the metadata file of the base with the updates; return its location."""
         successor = self.file.successor((*self._updates, *updates))
-        path = self._place(f"{self._next_version():05d}-{uuid4()}.metadata.json")
+        path = self._new_path(f"{self._next_version():05d}-{uuid4()}.metadata.json")
         reached("snapshot.before")
         with self.io.new_output(path).create() as stream:
             stream.write(successor.content)

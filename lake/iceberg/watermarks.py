@@ -50,7 +50,7 @@ def moved(present: Mapping[str, Mapping[str, str]], moves: dict[str, dict[str, W
     """
     marks = Marks.of(present)
     marks.chunks.know(position(source, path) for source, paths in moves.items() for path in paths)
-    _check_beside(marks, moves)
+    _check_surroundings(marks, moves)
     for source, partitions in moves.items():
         for partition, move in partitions.items():
             at = marks.value(source, partition)
@@ -71,7 +71,7 @@ def moved(present: Mapping[str, Mapping[str, str]], moves: dict[str, dict[str, W
     )
 
 
-def _check_beside(marks: Marks, moves: dict[str, dict[str, WatermarkMove]]) -> None:
+def _check_surroundings(marks: Marks, moves: dict[str, dict[str, WatermarkMove]]) -> None:
     """Check the watermarks around and below each place against what its move allows."""
     guarded = [
         (source, path, move)

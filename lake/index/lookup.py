@@ -104,10 +104,10 @@ def find(io: FileIO, location: str, keys: Sequence[Any]) -> dict[int, Groups]:
             return {}
         entries = parquet.read_row_groups(wanted, use_threads=False)
     entries = entries.filter(pc.is_in(entries["key"], value_set=pa.array(keys, kind)))
-    found: dict[int, set[int]] = defaultdict(set)
+    groups_of: dict[int, set[int]] = defaultdict(set)
     for file, group in zip(entries["file"].to_pylist(), entries["group"].to_pylist(), strict=True):
-        found[file].add(group)
-    return {file: frozenset(groups) for file, groups in found.items()}
+        groups_of[file].add(group)
+    return {file: frozenset(groups) for file, groups in groups_of.items()}
 
 
 def _bounds(group: Any) -> tuple[Key, Key]:
@@ -117,10 +117,10 @@ def _bounds(group: Any) -> tuple[Key, Key]:
 
 
 def _groups_of(bounds: list[tuple[Key, Key]], key: Key) -> Iterator[int]:
-    place = bisect.bisect_left(bounds, key, key=lambda bound: bound[1])
-    while place < len(bounds) and bounds[place][0] <= key:  # type: ignore[operator]
-        yield place
-        place += 1
+    group = bisect.bisect_left(bounds, key, key=lambda bound: bound[1])
+    while group < len(bounds) and bounds[group][0] <= key:  # type: ignore[operator]
+        yield group
+        group += 1
 
 
 Left: TypeAlias = dict[str, Groups]
@@ -147,23 +147,27 @@ def narrowed_by(node: binding.Node, ask: Ask) -> Left | None:
 def _both(left: Left | None, right: Left | None) -> Left | None:
     if left is None or right is None:
         return right if left is None else left
-    found: Left = {}
+    both: Left = {}
     for file in left.keys() & right.keys():
-        one, other = left[file], right[file]
-        groups = one & other if one is not None and other is not None else (other if one is None else one)
+        first, second = left[file], right[file]
+        groups = (
+            first & second
+            if first is not None and second is not None
+            else (second if first is None else first)
+        )
         if groups is None or groups:
-            found[file] = groups
-    return found
+            both[file] = groups
+    return both
 
 
 def _either(left: Left | None, right: Left | None) -> Left | None:
     if left is None or right is None:
         return None
-    found: Left = {}
+    either: Left = {}
     for file in left.keys() | right.keys():
-        one, other = left.get(file, frozenset()), right.get(file, frozenset())
-        found[file] = None if one is None or other is None else one | other
-    return found
+        first, second = left.get(file, frozenset()), right.get(file, frozenset())
+        either[file] = None if first is None or second is None else first | second
+    return either
 
 
 log = logging.getLogger(__name__)
@@ -234,17 +238,19 @@ def narrow(
     of_part: dict[int, list[str]] = defaultdict(list)
     files: Left = {}
     for file in planned:
-        place = None if file in apart else manifest.part_of.get(file)
-        if place is None:
+        number = None if file in apart else manifest.part_of.get(file)
+        if number is None:
             files[file] = None
         else:
-            of_part[place].append(file)
-    parts = [place for place in of_part if manifest.parts[place].may_hold(keys)] if keys else []
-    for place, hits in zip(parts, _look(io, [manifest.parts[place] for place in parts], keys), strict=True):
+            of_part[number].append(file)
+    parts = [number for number in of_part if manifest.parts[number].may_hold(keys)] if keys else []
+    for number, hits in zip(
+        parts, _look(io, [manifest.parts[number] for number in parts], keys), strict=True
+    ):
         if hits is None:
-            files |= dict.fromkeys(of_part[place], None)
+            files |= dict.fromkeys(of_part[number], None)
         else:
-            files |= {file: hits[file] for file in of_part[place] if file in hits}
+            files |= {file: hits[file] for file in of_part[number] if file in hits}
     return files
 
 

@@ -63,7 +63,7 @@ class IndexManifest(msgspec.Struct, kw_only=True, omit_defaults=True, rename="ca
     @cached_property
     def part_of(self) -> dict[str, int]:
         """The position of each covered file's part."""
-        return {file: place for place, part in enumerate(self.parts) for file in part.files if file}
+        return {file: number for number, part in enumerate(self.parts) for file in part.files if file}
 
     @property
     def entries(self) -> int:
@@ -79,7 +79,7 @@ class IndexManifest(msgspec.Struct, kw_only=True, omit_defaults=True, rename="ca
 
     def without(self, places: Collection[int]) -> IndexManifest:
         """The index without the parts at these positions."""
-        kept = [part for place, part in enumerate(self.parts) if place not in places]
+        kept = [part for number, part in enumerate(self.parts) if number not in places]
         return msgspec.structs.replace(self, parts=kept)
 
     def fits(self, schema: Schema, field_id: int) -> bool:

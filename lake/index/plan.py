@@ -71,7 +71,7 @@ class IndexPlan(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"
 
     @classmethod
     def of(cls, arg: OperationArg) -> IndexPlan:
-        """Raises :class:`~distop.errors.CorruptRecord`."""
+        """The plan of an operation that builds an index. Raises :class:`~distop.errors.CorruptRecord`."""
         return plan_of(arg, cls, "plan of an index")
 
     @property
@@ -87,8 +87,8 @@ class IndexPlan(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"
 def parse_type(text: str) -> IcebergType:
     """A primitive type by its Iceberg name."""
     try:
-        found: IcebergType = TypeAdapter(PrimitiveType).validate_python(text)
-        return found
+        parsed: IcebergType = TypeAdapter(PrimitiveType).validate_python(text)
+        return parsed
     except (ValidationError, ValueError) as error:
         raise CorruptRecord(f"{text!r} is not a column type") from error
 
@@ -159,7 +159,7 @@ def snapshot_files(io: FileIO, manifest_list: str) -> list[DataFileSeen]:
 def _read(io: FileIO, manifest_list: str) -> Iterator[DataFileSeen]:
     def listed(manifest: ManifestFile) -> list[DataFileSeen]:
         entries = manifest.fetch_manifest_entry(io, discard_deleted=True)
-        return [_seen(entry.data_file) for entry in entries]
+        return [_described(entry.data_file) for entry in entries]
 
     manifests = [
         manifest
@@ -172,5 +172,5 @@ def _read(io: FileIO, manifest_list: str) -> Iterator[DataFileSeen]:
             yield from files
 
 
-def _seen(file: DataFile) -> DataFileSeen:
+def _described(file: DataFile) -> DataFileSeen:
     return DataFileSeen(file.file_path, str(file.file_format.value), file.record_count)

@@ -41,11 +41,11 @@ class FilePositions(set[int]):
     def read(cls, text: str) -> FilePositions:
         """The inverse of ``str``."""
         bits = int(text or "0", 16)
-        return cls(place for place in range(bits.bit_length()) if bits >> place & 1)
+        return cls(bit for bit in range(bits.bit_length()) if bits >> bit & 1)
 
     def __str__(self) -> str:
         """A bitmap, hexadecimal: short for any number of files. Empty: none."""
-        return f"{sum(1 << place for place in self):x}" if self else ""
+        return f"{sum(1 << bit for bit in self):x}" if self else ""
 
 
 class PartResult(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):
@@ -161,8 +161,8 @@ def _part(
     except msgspec.ValidationError as error:
         raise CorruptRecord(f"job {name} of {build.arg.id} has reported no part: {error}") from error
     missing = FilePositions.read(result.left_out)
-    left_out += [file for place, file in enumerate(files) if place in missing]
-    covered = ["" if place in missing else file for place, file in enumerate(files)]
+    left_out += [file for number, file in enumerate(files) if number in missing]
+    covered = ["" if number in missing else file for number, file in enumerate(files)]
     if not any(covered):
         return []
     part = IndexPart(

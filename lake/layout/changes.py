@@ -104,9 +104,9 @@ def parse_changes(raw: Sequence[Mapping[str, Any]]) -> list[Change]:
             details={"field": "changes"},
         )
     changes: list[Change] = []
-    for position, one in enumerate(raw):
+    for position, change in enumerate(raw):
         try:
-            changes.append(convert(dict(one), cast("type[Change]", Change)))
+            changes.append(convert(dict(change), cast("type[Change]", Change)))
         except msgspec.ValidationError as error:
             raise InvalidArgument(
                 f"changes[{position}]: {error}",
@@ -140,8 +140,8 @@ def is_there(schema: Schema, change: Change) -> bool:
         wanted = _typed(change.column, change.type)
     except _ChangeRefused:
         return False
-    found = (one for one in schema.columns if one.name == change.column)
-    return not wanted.required and any(one.field_type == wanted.field_type for one in found)
+    columns = (column for column in schema.columns if column.name == change.column)
+    return not wanted.required and any(column.field_type == wanted.field_type for column in columns)
 
 
 class _ChangeRefused(ValueError):
@@ -162,7 +162,7 @@ def _applied(
     column = columns[at]
     match change:
         case RenameColumn():
-            _check_free([one for one in columns if one is not column], change.to)
+            _check_free([other for other in columns if other is not column], change.to)
             columns[at] = column.model_copy(update={"name": change.to})
         case DropColumn():
             if column.field_id in schema.identifier_field_ids:
@@ -229,7 +229,7 @@ def _find(columns: Sequence[NestedField], name: str) -> int:
         if column.name == name:
             return at
     raise _ChangeRefused(
-        f"there is no column {name!r}; the columns are {', '.join(one.name for one in columns)}"
+        f"there is no column {name!r}; the columns are {', '.join(column.name for column in columns)}"
     )
 
 

@@ -119,15 +119,15 @@ def _grown(
 
     match present, given:
         case iceberg.StructType(), iceberg.StructType():
-            found = {field.name: field for field in given.fields}
+            new = {field.name: field for field in given.fields}
             fields = [
-                _with(field, field_type=inner(field, found.pop(field.name).field_type))
-                if field.name in found
+                _with(field, field_type=inner(field, new.pop(field.name).field_type))
+                if field.name in new
                 else field
                 for field in present.fields
             ]
             return iceberg.StructType(
-                *fields, *(number(field, f"{path}.{field.name}") for field in found.values())
+                *fields, *(number(field, f"{path}.{field.name}") for field in new.values())
             )
         case iceberg.ListType(), iceberg.ListType():
             element = inner(present.element_field, given.element_type)
@@ -158,7 +158,11 @@ def refuse_partition_names(schema: Schema, present: Schema, specs: Iterable[Part
     Raises :class:`~distop.errors.InvalidArgument`.
     """
     known = {(column.field_id, column.name) for column in present.columns}
-    new = {one.name: one.field_id for one in schema.columns if (one.field_id, one.name) not in known}
+    new = {
+        column.name: column.field_id
+        for column in schema.columns
+        if (column.field_id, column.name) not in known
+    }
     there = set(schema.field_ids)
     for field in (field for spec in specs for field in spec.fields if field.source_id in there):
         if new.get(field.name, field.source_id) != field.source_id:

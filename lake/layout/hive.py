@@ -47,16 +47,16 @@ def named_values(path: str) -> dict[str, str | None]:
     InvalidArgument
         It names two values for a column, or what is not UTF-8.
     """
-    found: dict[str, str | None] = {}
+    values: dict[str, str | None] = {}
     for quoted, text in _named(path):
         name = unquote(quoted)
         try:
             value = None if text == NULL else unquote(text, errors="strict")
         except UnicodeDecodeError:
             raise _misnamed(path, f"a value for {name!r} that is not UTF-8", name) from None
-        if found.setdefault(name, value) != value:
+        if values.setdefault(name, value) != value:
             raise _misnamed(path, f"two values for {name!r}", name)
-    return found
+    return values
 
 
 def _named(path: str) -> Iterator[tuple[str, str]]:
@@ -67,8 +67,10 @@ def _named(path: str) -> Iterator[tuple[str, str]]:
             yield name, text
 
 
-def _misnamed(path: str, what: str, column: str) -> InvalidArgument:
-    return InvalidArgument(f"the folders of {path} name {what}", details={"field": "paths", "column": column})
+def _misnamed(path: str, named: str, column: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"the folders of {path} name {named}", details={"field": "paths", "column": column}
+    )
 
 
 class PartitionValues:

@@ -77,13 +77,13 @@ def not_metadata(location: str, text: bytes, error: Exception) -> CorruptRecord:
     :class:`~distop.errors.UnsupportedType` if that is because of a column: pyiceberg knows fewer types than
     newer formats have."""
     try:
-        found = from_json(text, _Described)
+        described = from_json(text, _Described)
     except msgspec.MsgspecError:
-        found = _Described()
-    version = found.format_version
-    for column, kind in _columns(found.schemas):
+        described = _Described()
+    version = described.format_version
+    for column, kind in _columns(described.schemas):
         if not is_type(kind):
-            return unsupported_type(found.location or location, column, kind)
+            return unsupported_type(described.location or location, column, kind)
     newer = f"; it has Iceberg format {version}, which is known here in part"
     return CorruptRecord(
         f"{location} is not table metadata: {_why(error)}{newer if version > FORMAT_VERSION else ''}"

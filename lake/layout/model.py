@@ -218,7 +218,9 @@ def schema_with(metadata: TableMetadata, spec: PartitionSpec) -> Schema | None:
     Partition values have the types of their columns. ``None``: another program has removed that schema.
     """
     schemas = (metadata.schema(), *reversed(metadata.schemas))
-    return next((one for one in schemas if all(f.source_id in one.field_ids for f in spec.fields)), None)
+    return next(
+        (schema for schema in schemas if all(f.source_id in schema.field_ids for f in spec.fields)), None
+    )
 
 
 def schema_of(metadata: TableMetadata, spec: PartitionSpec) -> Schema:

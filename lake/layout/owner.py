@@ -25,8 +25,8 @@ _STEM = "table-"
 
 def owners(location: str, storage: StorageOptions | None = None) -> list[str]:
     """The uuids of the tables that own a folder: at most one, unless files were copied."""
-    found = entries(f"{location}/{PRIVATE}", storage)
-    return [entry.name[len(_STEM) :] for entry in found if entry.name.startswith(_STEM)]
+    listed = entries(f"{location}/{PRIVATE}", storage)
+    return [entry.name[len(_STEM) :] for entry in listed if entry.name.startswith(_STEM)]
 
 
 def take_folder(
@@ -56,16 +56,16 @@ def is_free(location: str, uuid: str, storage: StorageOptions | None = None) -> 
 
 def _is_taken(location: str, uuid: str, storage: StorageOptions | None) -> bool:
     """Whether the table owns the folder already. Raises as :func:`is_free`."""
-    found = owners(location, storage)
-    if found and uuid not in found:
-        raise in_use(location, "leads to", owner_file(location, found[0]))
-    if not found:
+    uuids = owners(location, storage)
+    if uuids and uuid not in uuids:
+        raise in_use(location, "leads to", owner_file(location, uuids[0]))
+    if not uuids:
         for above in _folders_above(location, storage):
             # A process that may only read its own folder cannot be inside another table's.
             with suppress(PermissionError, NotAllowed):
                 if others := owners(above, storage):
                     raise in_use(location, "lies in", owner_file(above, others[0]))
-    return bool(found)
+    return bool(uuids)
 
 
 def _folders_above(location: str, storage: StorageOptions | None) -> list[str]:
@@ -76,12 +76,12 @@ def _folders_above(location: str, storage: StorageOptions | None) -> list[str]:
     return [f"file://{above}" for above in real.parents if above.name]
 
 
-def in_use(location: str, how: str, found: str) -> LocationInUse:
+def in_use(location: str, how: str, file: str) -> LocationInUse:
     """The error for another table's owner file; ``how`` the two folders are related."""
     return LocationInUse(
         f"location {location} {how} the folder of another table, or of another installation",
-        hint=f"use another folder; if no table uses it, remove {found}",
-        details={"field": "location", "uuid": found.rpartition(_STEM)[2]},
+        hint=f"use another folder; if no table uses it, remove {file}",
+        details={"field": "location", "uuid": file.rpartition(_STEM)[2]},
     )
 
 

@@ -292,10 +292,10 @@ def _truncated(values: Ints, width: int, least: int) -> Ints:
 def _truncated_decimal(
     value: Decimal | None, transform: transforms.TruncateTransform[Any], kind: iceberg.DecimalType
 ) -> Any:
-    found = transform.transform(kind)(value)
-    if found is not None and len(found.as_tuple().digits) > kind.precision:
+    number = transform.transform(kind)(value)
+    if number is not None and len(number.as_tuple().digits) > kind.precision:
         raise OverflowError(_beyond(value, transform.width))
-    return found
+    return number
 
 
 def _beyond(value: Any, width: int) -> str:

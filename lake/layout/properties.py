@@ -132,8 +132,8 @@ def check_properties(
     for name in _NAMES_FOLDERS if location else ():
         if name not in properties:
             continue
-        own, place = (place_of(canonical(str(text), "properties")) for text in (location, properties[name]))
-        if place != own and not place.startswith(f"{own}/"):
+        own, folder = (place_of(canonical(str(text), "properties")) for text in (location, properties[name]))
+        if folder != own and not folder.startswith(f"{own}/"):
             raise InvalidArgument(
                 f"property {name!r} names {properties[name]}, which is not in the table's own folder {own}",
                 hint="leave it out, or name a folder below the table's location",

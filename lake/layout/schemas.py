@@ -79,11 +79,11 @@ def check_schema(schema: Schema) -> None:
     Raises :class:`~distop.errors.InvalidArgument`; ``details["field"]`` is ``schema``.
     """
     waiting = [(field, 1) for field in schema.fields]
-    seen, ids = 0, set[int]()
+    fields, ids = 0, set[int]()
     while waiting:
         field, depth = waiting.pop()
-        seen += 1
-        if seen > sizes.MAX_COLUMNS:
+        fields += 1
+        if fields > sizes.MAX_COLUMNS:
             raise bad_schema(f"there are more than {sizes.MAX_COLUMNS:,} columns", "")
         if field.field_id > sizes.MAX_ID:
             raise bad_schema(
@@ -115,7 +115,7 @@ def check_schema(schema: Schema) -> None:
                 f"column {field.name[:50]!r}: values are nested deeper than {sizes.MAX_NESTING} levels",
                 field.name[:50],
             )
-        waiting.extend((one, depth + 1) for one in inner)
+        waiting.extend((child, depth + 1) for child in inner)
 
 
 def check_types(schema: Schema, location: str) -> None:
@@ -196,7 +196,7 @@ def check_fields(fields: Sequence[object]) -> None:
 
 
 def check_names(names: Iterable[str]) -> None:
-    seen: set[str] = set()
+    taken: set[str] = set()
     for name in names:
         if not name:
             raise bad_schema("a column has no name", name)
@@ -206,12 +206,12 @@ def check_names(names: Iterable[str]) -> None:
                 f"{sizes.MAX_COLUMN_NAME:,} are allowed",
                 name[:50],
             )
-        if len(seen) >= sizes.MAX_COLUMNS:
+        if len(taken) >= sizes.MAX_COLUMNS:
             raise bad_schema(f"there are more than {sizes.MAX_COLUMNS:,} columns", "")
-        if name in seen:
+        if name in taken:
             raise bad_schema(f"column {name!r} is named twice", name)
-        seen.add(name)
-    if not seen:
+        taken.add(name)
+    if not taken:
         raise bad_schema("the schema has no columns", "")
 
 

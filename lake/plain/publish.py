@@ -29,8 +29,8 @@ from distop.lake.plain.steps import (
     SuccessArgument,
     UnmarkArgument,
 )
-from distop.lake.storage.places import OBJECT_STORES, Place
 from distop.lake.storage.storage import FILES_AT_ONCE, StorageOptions, file_system, protocol_of
+from distop.lake.storage.stored_file import OBJECT_STORES, StoredFile
 from distop.lake.writing.file_lists import PrivateFileList, WrittenFile
 from distop.metastore.records.operation import JobRecord, OperationArg, StepRecord
 from distop.metastore.records.record import convert, decode, from_json
@@ -46,7 +46,7 @@ class ListedFile(msgspec.Struct, array_like=True, omit_defaults=True):
     """In the operation's folder."""
     size: int
     checksum: str = ""
-    """``md5:<hex>``."""
+    """``md5:<hex>`` of the content."""
     rows: int = 0
     folder: str = ""
     """Hive's folder of its partition."""
@@ -111,7 +111,7 @@ def _listed(io: FileIO, folder: str, result: dict[str, Any]) -> list[ListedFile]
 
 MARKER = "_SUCCESS"
 FIRST, FOLDERS, RENAMES, DELETIONS, LAST = range(5)
-"""Stages."""
+"""The stages of a publication: all steps of one are done before the next begins."""
 LOOKERS = 16
 """Files examined concurrently."""
 
@@ -148,7 +148,7 @@ class FilesPublish(StepPlan):
             folders = []
         staged = staging_folder(arg, PRIVATE)
         marker = f"{root}/{MARKER}"
-        marked = Place(marker, arg.storage).seen() is not None
+        marked = StoredFile(marker, arg.storage).existing() is not None
         return [
             *([UnmarkArgument(path=marker).record(FIRST)] if marked else []),
             *(FolderArgument(path=folder).record(FOLDERS) for folder in folders),
@@ -165,7 +165,7 @@ class FilesHead(TransactionalStep):
     """Records the columns of the table with its first operation; later ones keep them."""
 
     def prepare(self, context: FinishContext) -> Contribution:
-        """See :class:`TransactionalStep`."""
+        """Puts the head, with the columns of the table and those that the operation adds."""
         arg = context.view.arg
         layout = arg.argument.get("layout") or {}
         existing = decode(context.head.value, Head, context.head.key) if context.head.exists else None
@@ -211,10 +211,10 @@ def _replaced(arg: OperationArg, mode: str, files: Iterable[ListedFile]) -> list
 
     def deletion(name: str) -> DeleteFileArgument | None:
         emptied = name.rpartition("/")[0] not in written_to
-        return DeleteFileArgument.of(Place(f"{root}/{name}", arg.storage), root if emptied else "")
+        return DeleteFileArgument.of(StoredFile(f"{root}/{name}", arg.storage), root if emptied else "")
 
     with ThreadPoolExecutor(LOOKERS, thread_name_prefix="replaced") as pool:
-        return [found for found in pool.map(deletion, names) if found is not None]
+        return [argument for argument in pool.map(deletion, names) if argument is not None]
 
 
 def visible_files(location: str, storage: StorageOptions | None = None) -> Iterator[str]:
@@ -236,10 +236,10 @@ def _is_visible(name: str) -> bool:
 
 def refuse_files(table: str, location: str, storage: StorageOptions | None = None) -> None:
     """Raise :class:`~distop.errors.TableNotEmpty` if the tree contains a visible file."""
-    found = next(visible_files(location, storage), None)
-    if found is not None:
+    file = next(visible_files(location, storage), None)
+    if file is not None:
         raise TableNotEmpty(
-            f"table {table!r} already holds data: {found}",
+            f"table {table!r} already holds data: {file}",
             hint="append to it, or overwrite what is there",
-            details={"table": table, "file": found},
+            details={"table": table, "file": file},
         )

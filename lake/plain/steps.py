@@ -13,7 +13,7 @@ from typing import ClassVar
 from distop.commit.contract import ExternalStep, StepArgument, StepContext, StepState, argument_of
 from distop.errors import PermanentStepError, StepConflict, StepSourceMissing
 from distop.lake.storage.moving import Mover
-from distop.lake.storage.places import Content, ExistingFile, Place
+from distop.lake.storage.stored_file import Content, ExistingFile, StoredFile
 from distop.metastore.crashpoints import reached
 
 MAX_MARKER_BYTES = 4096
@@ -50,12 +50,12 @@ class DeleteFileArgument(StepArgument):
     """URL of a folder on a local disk: folders below it that the deletion leaves empty are removed, too."""
 
     @classmethod
-    def of(cls, place: Place, root: str = "") -> DeleteFileArgument | None:
+    def of(cls, target: StoredFile, root: str = "") -> DeleteFileArgument | None:
         """The present file; ``None`` if there is none."""
-        seen = place.seen()
-        if seen is None or seen.folder:
+        existing = target.existing()
+        if existing is None or existing.folder:
             return None
-        return cls(path=place.url, size=seen.size, version=seen.version, root=root)
+        return cls(path=target.url, size=existing.size, version=existing.version, root=root)
 
 
 class FolderArgument(StepArgument):
@@ -104,12 +104,12 @@ class Rename(ExternalStep):
             Another file exists at the target, and the step may not replace it (C5).
         """
         argument, source, target, content = self._parts(context)
-        seen = target.seen()
-        self._looked = (seen,)
-        if target.holds(content, seen):
-            return StepState.NOT_DONE if source.seen() is not None else StepState.DONE
-        if seen is not None and not (argument.overwrite and not seen.folder):
-            raise _in_the_way(target, seen, content)
+        existing = target.existing()
+        self._looked = (existing,)
+        if target.holds(content, existing):
+            return StepState.NOT_DONE if source.existing() is not None else StepState.DONE
+        if existing is not None and not (argument.overwrite and not existing.folder):
+            raise _in_the_way(target, existing, content)
         return StepState.NOT_DONE
 
     def execute(self, context: StepContext) -> None:
@@ -128,15 +128,15 @@ class Rename(ExternalStep):
         reached("step.rename.before")
         # The result of verify() a moment ago is reused: on object stores each look costs a request.
         looked, self._looked = self._looked, None
-        seen = looked[0] if looked else target.seen()
-        origin = source.seen()
-        if target.holds(content, seen):
+        existing = looked[0] if looked else target.existing()
+        origin = source.existing()
+        if target.holds(content, existing):
             # An earlier execution got this far.
             context.check()
             source.remove()
         elif origin is None:
             raise StepSourceMissing(
-                f"{source.url} is gone, and {target.url} is {seen or 'missing'} instead of {content}",
+                f"{source.url} is gone, and {target.url} is {existing or 'missing'} instead of {content}",
                 details={"source": source.url, "target": target.url},
             )
         elif origin.size != content.size or (source.is_object_store and not source.holds(content, origin)):
@@ -146,8 +146,8 @@ class Rename(ExternalStep):
                 f"{source.url} is not the file to publish: expected {content}, found {origin}",
                 details={"path": source.url, "planned": str(content), "found": str(origin)},
             )
-        elif seen is not None and not (argument.overwrite and not seen.folder):
-            raise _in_the_way(target, seen, content)
+        elif existing is not None and not (argument.overwrite and not existing.folder):
+            raise _in_the_way(target, existing, content)
         else:
             mover.move(source, target, content, overwrite=argument.overwrite)
         reached("step.rename.after")
@@ -157,20 +157,23 @@ class Rename(ExternalStep):
         argument, source, target, content = self._parts(context)
         mover = Mover(context.arg.uuid, context.check)
         mover.clean(target)
-        if not target.holds(content, target.seen()):
+        if not target.holds(content, target.existing()):
             return True
         if argument.overwrite:
             return False
         context.check()
-        if source.seen() is None:
+        if source.existing() is None:
             mover.move(target, source, content, overwrite=True)
         else:
             target.remove()
         return True
 
-    def _parts(self, context: StepContext) -> tuple[RenameArgument, Place, Place, Content]:
+    def _parts(self, context: StepContext) -> tuple[RenameArgument, StoredFile, StoredFile, Content]:
         argument = argument_of(self, RenameArgument)
-        source, target = Place.of(argument.source, context.arg), Place.of(argument.target, context.arg)
+        source, target = (
+            StoredFile.of(argument.source, context.arg),
+            StoredFile.of(argument.target, context.arg),
+        )
         if source.fs is target.fs and source.path == target.path:
             raise PermanentStepError(f"{source.url} cannot be moved to itself")
         return argument, source, target, Content(argument.size, argument.checksum)
@@ -185,8 +188,8 @@ class DeleteFile(ExternalStep):
 
     def verify(self, context: StepContext) -> StepState:
         """See :class:`ExternalStep`. Raises :class:`~distop.errors.StepConflict` if the file has changed."""
-        place, planned, folders = self._parts(context)
-        if place.check_planned(planned, "its deletion") is not None:
+        target, planned, folders = self._parts(context)
+        if target.check_planned(planned, "its deletion") is not None:
             return StepState.NOT_DONE
         # An earlier execution may have ended in between. What cannot be removed stays, after one attempt.
         lowest = next(filter(os.path.isdir, folders), None)
@@ -195,12 +198,12 @@ class DeleteFile(ExternalStep):
 
     def execute(self, context: StepContext) -> None:
         """See :class:`ExternalStep`. Raises as :meth:`verify`."""
-        place, planned, folders = self._parts(context)
+        target, planned, folders = self._parts(context)
         reached("step.delete.before")
         # After the check, to keep the time between look and deletion short.
         context.check()
-        if place.check_planned(planned, "its deletion") is not None:
-            place.remove()
+        if target.check_planned(planned, "its deletion") is not None:
+            target.remove()
         for folder in folders:
             with suppress(OSError):  # it has files, or another deletion has removed it
                 os.rmdir(folder)
@@ -209,20 +212,20 @@ class DeleteFile(ExternalStep):
 
     def undo(self, context: StepContext) -> bool:
         """A deleted file cannot be restored."""
-        place, _, _ = self._parts(context)
-        return place.seen() is not None
+        target, _, _ = self._parts(context)
+        return target.existing() is not None
 
-    def _parts(self, context: StepContext) -> tuple[Place, ExistingFile, list[str]]:
+    def _parts(self, context: StepContext) -> tuple[StoredFile, ExistingFile, list[str]]:
         """The file, what it must be, and the folders to remove once they are empty, the lowest first."""
         argument = argument_of(self, DeleteFileArgument)
-        place = Place.of(argument.path, context.arg)
+        target = StoredFile.of(argument.path, context.arg)
         folders: list[str] = []
-        if argument.root and place.is_local:
-            root, folder = Place.of(argument.root, context.arg).path.rstrip("/"), place.folder
+        if argument.root and target.is_local:
+            root, folder = StoredFile.of(argument.root, context.arg).path.rstrip("/"), target.folder
             while folder.startswith(f"{root}/"):
                 folders.append(folder)
                 folder = os.path.dirname(folder)
-        return place, ExistingFile(argument.size, argument.version), folders
+        return target, ExistingFile(argument.size, argument.version), folders
 
 
 class MakeFolder(ExternalStep):
@@ -232,30 +235,34 @@ class MakeFolder(ExternalStep):
 
     def verify(self, context: StepContext) -> StepState:
         """See :class:`ExternalStep`. Raises :class:`~distop.errors.StepConflict` if it is a file."""
-        argument, place = self._parts(context)
-        if place.is_object_store:
+        argument, folder = self._parts(context)
+        if folder.is_object_store:
             return StepState.DONE
-        seen = place.seen()
-        if seen is None:
+        existing = folder.existing()
+        if existing is None:
             return StepState.NOT_DONE
-        if not seen.folder:
-            raise StepConflict(f"{place.url} must be a folder, but is a file", details={"path": place.url})
-        if argument.mode and place.is_local and os.stat(place.path).st_mode & 0o7777 != _octal(argument.mode):
+        if not existing.folder:
+            raise StepConflict(f"{folder.url} must be a folder, but is a file", details={"path": folder.url})
+        if (
+            argument.mode
+            and folder.is_local
+            and os.stat(folder.path).st_mode & 0o7777 != _octal(argument.mode)
+        ):
             return StepState.NOT_DONE
         return StepState.DONE
 
     def execute(self, context: StepContext) -> None:
-        """See :class:`ExternalStep`."""
-        argument, place = self._parts(context)
-        if place.is_object_store:
+        """Makes the folder with those above it, and sets its permissions."""
+        argument, folder = self._parts(context)
+        if folder.is_object_store:
             return
         reached("step.mkdir.before")
-        if place.is_local:
-            os.makedirs(place.path, exist_ok=True)
+        if folder.is_local:
+            os.makedirs(folder.path, exist_ok=True)
             if argument.mode:
-                os.chmod(place.path, _octal(argument.mode))
+                os.chmod(folder.path, _octal(argument.mode))
         else:
-            place.fs.makedirs(place.path, exist_ok=True)
+            folder.fs.makedirs(folder.path, exist_ok=True)
         reached("step.mkdir.after")
 
     def undo(self, context: StepContext) -> bool:
@@ -263,15 +270,15 @@ class MakeFolder(ExternalStep):
 
         One that holds files is in use by others: nothing of this step is left but its permissions.
         """
-        argument, place = self._parts(context)
-        if place.is_local:
+        argument, folder = self._parts(context)
+        if folder.is_local:
             with suppress(OSError):
-                os.rmdir(place.path)
-        return place.is_object_store or not argument.mode or place.seen() is None
+                os.rmdir(folder.path)
+        return folder.is_object_store or not argument.mode or folder.existing() is None
 
-    def _parts(self, context: StepContext) -> tuple[FolderArgument, Place]:
+    def _parts(self, context: StepContext) -> tuple[FolderArgument, StoredFile]:
         argument = argument_of(self, FolderArgument)
-        return argument, Place.of(argument.path, context.arg)
+        return argument, StoredFile.of(argument.path, context.arg)
 
 
 class Unmark(ExternalStep):
@@ -281,15 +288,15 @@ class Unmark(ExternalStep):
 
     def verify(self, context: StepContext) -> StepState:
         """See :class:`ExternalStep`. The operation's own marker proves that it is beyond this step."""
-        exists = _text_of(self._place(context)) not in (None, context.token)
+        exists = _text_of(self._marker(context)) not in (None, context.token)
         return StepState.NOT_DONE if exists else StepState.DONE
 
     def execute(self, context: StepContext) -> None:
-        """See :class:`ExternalStep`."""
+        """Removes the marker unless it is the operation's own."""
         reached("step.unmark.before")
         context.check()
         if self.verify(context) is StepState.NOT_DONE:
-            self._place(context).remove()
+            self._marker(context).remove()
         reached("step.unmark.after")
 
     def undo(self, context: StepContext) -> bool:
@@ -297,8 +304,8 @@ class Unmark(ExternalStep):
         this operation is left by that."""
         return True
 
-    def _place(self, context: StepContext) -> Place:
-        return Place.of(argument_of(self, UnmarkArgument).path, context.arg)
+    def _marker(self, context: StepContext) -> StoredFile:
+        return StoredFile.of(argument_of(self, UnmarkArgument).path, context.arg)
 
 
 class SuccessMarker(ExternalStep):
@@ -312,45 +319,45 @@ class SuccessMarker(ExternalStep):
         Raises :class:`~distop.errors.StepConflict` if the marker of another operation exists and may not be
         replaced.
         """
-        argument, place = self._parts(context)
-        found = _text_of(place)
-        if found == context.token:
+        argument, marker = self._parts(context)
+        text = _text_of(marker)
+        if text == context.token:
             return StepState.DONE
-        if found is not None and not argument.overwrite:
+        if text is not None and not argument.overwrite:
             raise StepConflict(
-                f"{place.url} belongs to {found[:200]!r}, not to {context.token!r}",
-                details={"path": place.url},
+                f"{marker.url} belongs to {text[:200]!r}, not to {context.token!r}",
+                details={"path": marker.url},
             )
         return StepState.NOT_DONE
 
     def execute(self, context: StepContext) -> None:
         """See :class:`ExternalStep`. Raises as :meth:`verify`."""
-        argument, place = self._parts(context)
+        argument, marker = self._parts(context)
         reached("step.success.before")
         if self.verify(context) is StepState.NOT_DONE:
             mover = Mover(context.arg.uuid, context.check)
-            mover.write(place, context.token.encode(), overwrite=argument.overwrite)
+            mover.write(marker, context.token.encode(), overwrite=argument.overwrite)
         reached("step.success.after")
 
     def undo(self, context: StepContext) -> bool:
         """Remove it. A marker that it replaced is not restored: the files may differ from those that it
         confirmed."""
-        _, place = self._parts(context)
-        if _text_of(place) != context.token:
+        _, marker = self._parts(context)
+        if _text_of(marker) != context.token:
             return True
         context.check()
-        place.remove()
+        marker.remove()
         return True
 
-    def _parts(self, context: StepContext) -> tuple[SuccessArgument, Place]:
+    def _parts(self, context: StepContext) -> tuple[SuccessArgument, StoredFile]:
         argument = argument_of(self, SuccessArgument)
-        return argument, Place.of(argument.path, context.arg)
+        return argument, StoredFile.of(argument.path, context.arg)
 
 
-def _in_the_way(target: Place, seen: ExistingFile, content: Content) -> StepConflict:
+def _in_the_way(target: StoredFile, existing: ExistingFile, content: Content) -> StepConflict:
     return StepConflict(
-        f"{target.url} must be {content}, but another file is there: {seen}",
-        details={"path": target.url, "planned": str(content), "found": str(seen)},
+        f"{target.url} must be {content}, but another file is there: {existing}",
+        details={"path": target.url, "planned": str(content), "found": str(existing)},
     )
 
 
@@ -369,10 +376,10 @@ def _is_empty(folder: str) -> bool:
         return False
 
 
-def _text_of(place: Place) -> str | None:
+def _text_of(marker: StoredFile) -> str | None:
     """The content of a small file; ``None`` if it does not exist."""
     try:
-        with place.open_to_read() as stream:
+        with marker.open_to_read() as stream:
             held: bytes = stream.read(MAX_MARKER_BYTES)
     except FileNotFoundError:
         return None

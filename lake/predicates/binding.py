@@ -111,8 +111,8 @@ class OneOf:
 
     def holds(self, value: Any) -> bool:
         """For a value that is not NULL."""
-        found = self.nan if value != value else bool(self.within(value, value))
-        return found != self.negated
+        matches = self.nan if value != value else bool(self.within(value, value))
+        return matches != self.negated
 
     def within(self, least: Any, greatest: Any) -> tuple[Any, ...]:
         """Those of the values that lie between two, both included; ``None``: no bound."""
@@ -135,8 +135,8 @@ class Like:
 
     def holds(self, value: Any) -> bool:
         """For a value that is not NULL."""
-        found = pc.match_substring_regex(pa.scalar(value, pa.large_string()), self.regex)
-        return bool(found.as_py()) != self.negated
+        matches = pc.match_substring_regex(pa.scalar(value, pa.large_string()), self.regex)
+        return bool(matches.as_py()) != self.negated
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,14 +161,14 @@ Leaf: TypeAlias = Known | BoundComparison | OneOf | Like
 Node: TypeAlias = Always | Leaf | Null | And | Or
 
 
-def before(one: Any, other: Any) -> bool:
+def before(value: Any, other: Any) -> bool:
     """Whether a value is less than another one of its type; nothing is greater than NaN."""
-    return bool(one < other) or (other != other and one == one)
+    return bool(value < other) or (other != other and value == value)
 
 
-def same(one: Any, other: Any) -> bool:
+def same(value: Any, other: Any) -> bool:
     """Whether two values of a type are equal; NaN equals NaN."""
-    return bool(one == other) or (one != one and other != other)
+    return bool(value == other) or (value != value and other != other)
 
 
 @dataclass(frozen=True)
@@ -323,8 +323,8 @@ class _Binding:
             raise self._misfit(
                 column.name, f"column {column.name!r} is {column.kind}, and only texts can be like {shown}"
             )
-        found = re.fullmatch(r"(?:[^\\]|\\[%_\\])*", pattern, re.DOTALL)
-        if found is None:
+        match = re.fullmatch(r"(?:[^\\]|\\[%_\\])*", pattern, re.DOTALL)
+        if match is None:
             raise self._misfit(
                 column.name,
                 f"in like {shown} a backslash comes before another character than % and _",
@@ -371,10 +371,12 @@ def _of_number(number: Decimal, kind: iceberg.IcebergType) -> Any:
     """A number as a value of a type. Raises ``ValueError`` if they cannot be compared."""
     match kind:
         case iceberg.IntegerType() | iceberg.LongType():
-            found = _on_grid(number, 0, Decimal(kind.min), Decimal(kind.max))
-            if isinstance(found, _Between):
-                return _Between(*(None if one is None else int(one) for one in (found.below, found.above)))
-            return int(found)
+            value = _on_grid(number, 0, Decimal(kind.min), Decimal(kind.max))
+            if isinstance(value, _Between):
+                return _Between(
+                    *(None if bound is None else int(bound) for bound in (value.below, value.above))
+                )
+            return int(value)
         case iceberg.DecimalType():
             most = Decimal(10**kind.precision - 1).scaleb(-kind.scale, _EXACT)
             return _on_grid(number, kind.scale, most.copy_negate(), most)
@@ -407,10 +409,10 @@ def _nearest(number: Decimal, of: Callable[[Decimal], float]) -> Any:
 
 def _float32(number: Decimal | float) -> float:
     try:
-        found: float = struct.unpack("<f", struct.pack("<f", float(number)))[0]
+        value: float = struct.unpack("<f", struct.pack("<f", float(number)))[0]
     except OverflowError:
         return math.copysign(math.inf, number)
-    return found
+    return value
 
 
 def _largest(of: Callable[[Decimal], float]) -> float:
@@ -461,7 +463,7 @@ def _of_text(text: str, kind: iceberg.IcebergType) -> Any:
         case iceberg.BinaryType() | iceberg.FixedType():
             if not _BLOB.fullmatch(text):
                 raise ValueError(r"write each byte that is no ASCII character, and \, as \xHH")
-            return re.sub(rb"\\x(..)", lambda found: bytes.fromhex(found[1].decode()), text.encode())
+            return re.sub(rb"\\x(..)", lambda match: bytes.fromhex(match[1].decode()), text.encode())
     raise ValueError("values of this type cannot be compared")
 
 
@@ -471,10 +473,10 @@ def _number_of_text(text: str, kind: iceberg.IcebergType) -> Any:
         return float(text)
     if not _NUMBER.fullmatch(text):
         raise ValueError("it is no number")
-    found = _of_number(Decimal(text.strip()), kind)
-    if isinstance(found, _Between):
+    value = _of_number(Decimal(text.strip()), kind)
+    if isinstance(value, _Between):
         raise ValueError("no value of this type equals it; without quotes it is compared as a number")
-    return found
+    return value
 
 
 def _days(text: str) -> int:
@@ -484,11 +486,11 @@ def _days(text: str) -> int:
 
 
 def _micros_of_day(text: str) -> int:
-    found = _TIME.fullmatch(text)
-    if not found:
+    match = _TIME.fullmatch(text)
+    if not match:
         raise ValueError("write a time as '23:59:59' or '23:59:59.999999'")
-    hours, minutes, seconds = (int(part or 0) for part in found.group(1, 2, 3))
-    digits = (found[4] or "").ljust(6, "0")
+    hours, minutes, seconds = (int(part or 0) for part in match.group(1, 2, 3))
+    digits = (match[4] or "").ljust(6, "0")
     if digits[6:].strip("0"):
         raise ValueError("it has more than six digits of a second")
     if hours > 23 or minutes > 59 or seconds > 59:
@@ -498,11 +500,11 @@ def _micros_of_day(text: str) -> int:
 
 def _micros(text: str) -> tuple[int, int]:
     """A timestamp as it is written, and its zone's offset from UTC; without a zone it is in UTC."""
-    found = _TIMESTAMP.fullmatch(text)
-    if not found:
+    match = _TIMESTAMP.fullmatch(text)
+    if not match:
         raise ValueError("write a timestamp as '2024-01-31T23:59:59' or '2024-01-31T23:59:59.999999Z'")
-    micros = _days(found["date"]) * DAY + (_micros_of_day(found["time"]) if found["time"] else 0)
-    zone = found["zone"]
+    micros = _days(match["date"]) * DAY + (_micros_of_day(match["time"]) if match["time"] else 0)
+    zone = match["zone"]
     if zone is None or zone in "Zz":
         return micros, 0
     hours, minutes = int(zone[1:3]), int(zone[-2:]) if len(zone) > 3 else 0
@@ -514,7 +516,7 @@ def _micros(text: str) -> tuple[int, int]:
 
 EPOCH = date(1970, 1, 1).toordinal()
 DAY = 86_400_000_000
-"""Microseconds."""
+"""A day in microseconds."""
 _MICROSECOND = timedelta(microseconds=1)
 
 

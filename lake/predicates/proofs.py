@@ -84,8 +84,8 @@ def _bounds(statistics: Any, column: BoundColumn) -> tuple[Any, Any]:
         case iceberg.TimestampType() | iceberg.TimestamptzType() if name == "Timestamp":
             factor = _UNITS.get(logical.get("timeUnit", ""))
         case iceberg.DecimalType() if name == "Decimal":
-            found = statistics.min, statistics.max
-            return found if all(isinstance(one, Decimal) for one in found) else (None, None)
+            bounds = statistics.min, statistics.max
+            return bounds if all(isinstance(bound, Decimal) for bound in bounds) else (None, None)
         case iceberg.StringType() if name == "String":
             return statistics.min, statistics.max
         case iceberg.BooleanType() if physical == "BOOLEAN":
@@ -117,10 +117,10 @@ class ColumnFacts:
     def narrowed(self, other: ColumnFacts) -> ColumnFacts:
         """What both say together."""
         both = (self, other)
-        bounding = [one for one in both if one.is_single] or both
-        least = [one.least for one in bounding if one.least is not None]
-        greatest = [one.greatest for one in bounding if one.greatest is not None]
-        admits = [one.admits for one in both if one.admits is not None]
+        bounding = [facts for facts in both if facts.is_single] or both
+        least = [facts.least for facts in bounding if facts.least is not None]
+        greatest = [facts.greatest for facts in bounding if facts.greatest is not None]
+        admits = [facts.admits for facts in both if facts.admits is not None]
         return ColumnFacts(
             max(least, default=None),
             min(greatest, default=None),
@@ -128,8 +128,8 @@ class ColumnFacts:
             self.nans and other.nans,
             self.values and other.values,
             # The bounds of one that is not exact may have become those of the whole.
-            all(one.exact for one in bounding if one.least is not None or one.greatest is not None),
-            None if not admits else lambda value: all(one(value) for one in admits),
+            all(facts.exact for facts in bounding if facts.least is not None or facts.greatest is not None),
+            None if not admits else lambda value: all(check(value) for check in admits),
         )
 
     @property
@@ -265,11 +265,11 @@ class Pruning:
             return True
 
         def content(column: binding.BoundColumn) -> ColumnFacts:
-            found = ColumnFacts(nans=column.is_float)
+            facts = ColumnFacts(nans=column.is_float)
             for at, field in _of_column(spec, column):
                 if at < len(summaries):
-                    found = found.narrowed(_of_summary(field.transform, column, summaries[at]))
-            return found
+                    facts = facts.narrowed(_of_summary(field.transform, column, summaries[at]))
+            return facts
 
         return possible(self._predicate, content)
 
@@ -285,11 +285,11 @@ class Pruning:
         return self._of_partition(file, column).narrowed(_of_statistics(file, column))
 
     def _of_partition(self, file: DataFile, column: binding.BoundColumn) -> ColumnFacts:
-        found = ColumnFacts(nans=column.is_float)
+        facts = ColumnFacts(nans=column.is_float)
         spec = self._specs.get(file.spec_id)
         for at, field in () if spec is None else _of_column(spec, column):
-            found = found.narrowed(_of_partition_value(field.transform, column, file.partition[at]))
-        return found
+            facts = facts.narrowed(_of_partition_value(field.transform, column, file.partition[at]))
+        return facts
 
 
 def _of_column(spec: PartitionSpec, column: binding.BoundColumn) -> Iterable[tuple[int, PartitionField]]:
@@ -365,12 +365,12 @@ def _of_summary(
     transform: transforms.Transform[Any, Any], column: binding.BoundColumn, summary: Any
 ) -> ColumnFacts:
     """By what a manifest says of the values of a partition field; they are bounds of bounds."""
-    found = ColumnFacts(nulls=summary.contains_null is not False, nans=column.is_float)
+    facts = ColumnFacts(nulls=summary.contains_null is not False, nans=column.is_float)
     if isinstance(transform, transforms.IdentityTransform) and summary.contains_nan is False:
-        found = replace(found, nans=False)
+        facts = replace(facts, nans=False)
     if not isinstance(transform, _ORDERED) or isinstance(column.kind, iceberg.UUIDType):
         return (
-            found
+            facts
             if isinstance(transform, (*_ORDERED, transforms.BucketTransform))
             else ColumnFacts(nans=column.is_float)
         )
@@ -379,10 +379,10 @@ def _of_summary(
         None if given is None else _decoded(kind, given)
         for given in (summary.lower_bound, summary.upper_bound)
     ]
-    if any(_is_nan(one) for one in bounds):
-        return found
+    if any(_is_nan(bound) for bound in bounds):
+        return facts
     least, greatest = _sources(transform, column.kind, *bounds)
-    return replace(found, least=least, greatest=greatest)
+    return replace(facts, least=least, greatest=greatest)
 
 
 # -- of partition values --------------------------------------------------------------------------------

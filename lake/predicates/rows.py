@@ -36,10 +36,10 @@ def others(predicate: binding.Predicate, rows: Rows) -> Rows:
 
 def at_least(values: pa.ChunkedArray, others: pa.ChunkedArray) -> pa.ChunkedArray:
     """Whether each value is greater than or equal to the other one, of the same type; NULL is the least."""
-    found = pc.greater_equal(values, others)
+    mask = pc.greater_equal(values, others)
     if pa.types.is_floating(values.type):
-        found = pc.or_(found, pc.is_nan(values))
-    return pc.or_(pc.fill_null(found, False), pc.is_null(others))
+        mask = pc.or_(mask, pc.is_nan(values))
+    return pc.or_(pc.fill_null(mask, False), pc.is_null(others))
 
 
 def _kept(rows: Any, mask: pa.ChunkedArray) -> Any:
@@ -68,12 +68,12 @@ def _leaf(leaf: binding.Leaf, values: pa.Array) -> pa.Array:
         case binding.BoundComparison():
             return _compared(leaf, values)
         case binding.OneOf():
-            found = pc.is_in(values, pa.array([_scalar(one) for one in leaf.values], values.type))
+            mask = pc.is_in(values, pa.array([_scalar(value) for value in leaf.values], values.type))
             if leaf.nan:
-                found = pc.or_(found, pc.is_nan(values))
+                mask = pc.or_(mask, pc.is_nan(values))
         case binding.Like():
-            found = pc.match_substring_regex(values, leaf.regex)
-    return pc.invert(found) if leaf.negated else found
+            mask = pc.match_substring_regex(values, leaf.regex)
+    return pc.invert(mask) if leaf.negated else mask
 
 
 _FUNCTIONS = {
@@ -94,10 +94,10 @@ def _compared(leaf: binding.BoundComparison, values: pa.Array) -> pa.Array:
         if leaf.op in ("!=", "<"):
             return pc.invert(is_nan)
         return pa.repeat(pa.scalar(leaf.op == "<="), len(values))
-    found = _FUNCTIONS[leaf.op](values, pa.scalar(_scalar(leaf.value), values.type))
+    mask = _FUNCTIONS[leaf.op](values, pa.scalar(_scalar(leaf.value), values.type))
     if leaf.column.is_float and leaf.op in (">", ">="):
-        return pc.or_(found, pc.is_nan(values))
-    return found
+        return pc.or_(mask, pc.is_nan(values))
+    return mask
 
 
 def _scalar(value: Any) -> Any:

@@ -205,8 +205,8 @@ class _Parser:
                 self._expect("nan")
             return Negation(test) if negated else test
         negated = self._skip("not")
-        found = self._range_or_list(column)
-        return Negation(found) if negated else found
+        condition = self._range_or_list(column)
+        return Negation(condition) if negated else condition
 
     def _value_first(self) -> Tree:
         value = self._value()
@@ -267,16 +267,16 @@ class _Parser:
     def _read(self) -> Iterator[_Token]:
         position = 0
         while True:
-            found = _TOKEN.match(self._text, position)
-            if found is None:
+            match = _TOKEN.match(self._text, position)
+            if match is None:
                 start = len(self._text) - len(self._text[position:].lstrip())
                 yield _Token("unknown", "", start)
                 return
-            kind = str(found.lastgroup)
-            yield _Token(kind, found[kind], found.start(kind))
+            kind = str(match.lastgroup)
+            yield _Token(kind, match[kind], match.start(kind))
             if kind == "end":
                 return
-            position = found.end()
+            position = match.end()
 
     def _advance(self) -> _Token:
         token = self._token

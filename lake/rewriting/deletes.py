@@ -63,13 +63,13 @@ class Deletes:
         equalities: dict[tuple[int, Key] | None, list[ManifestEntry]] = defaultdict(list)
         for entry in self.entries:
             file = entry.data_file
-            place = _place(file)
+            partition = _partition_of(file)
             if file.content == DataFileContent.EQUALITY_DELETES:
-                equalities[None if self.is_everywhere(entry) else place].append(entry)
+                equalities[None if self.is_everywhere(entry) else partition].append(entry)
             elif (only := _only_of(file)) is not None:
                 of_file[only].append(entry)
             else:
-                positions[place].append(entry)
+                positions[partition].append(entry)
         self._of_file, self._positions, self._equalities = (
             {key: _ByAge(entries) for key, entries in groups.items()}
             for groups in (of_file, positions, equalities)
@@ -81,8 +81,8 @@ class Deletes:
         """All of them: those that concern the same files one after the other, the oldest first, so that those
         of a file are few ranges."""
         groups = chain(self._of_file.values(), self._positions.values(), self._equalities.values())
-        found = chain.from_iterable(group.files for group in groups)
-        return list({file.file_path: file for file in found}.values())  # one file may hold several
+        files = chain.from_iterable(group.files for group in groups)
+        return list({file.file_path: file for file in files}.values())  # one file may hold several
 
     def is_everywhere(self, entry: ManifestEntry) -> bool:
         """Whether a delete file concerns files of any partition."""
@@ -95,12 +95,12 @@ class Deletes:
         if not self.entries:
             return []
         file, age, path = entry.data_file, _age(entry), entry.data_file.file_path.encode()
-        place = _place(file)
+        partition = _partition_of(file)
         positions = [
             *self._of_file.get(path, _NONE).since(age),
-            *(one for one in self._positions.get(place, _NONE).since(age) if _may_name(one, path)),
+            *(file for file in self._positions.get(partition, _NONE).since(age) if _may_name(file, path)),
         ]
-        equalities = (self._equalities.get(key, _NONE).since(age + 1) for key in (None, place))
+        equalities = (self._equalities.get(key, _NONE).since(age + 1) for key in (None, partition))
         return [*positions, *chain.from_iterable(equalities)]
 
     def applied_to(self, entry: ManifestEntry) -> set[DataFile]:
@@ -108,15 +108,15 @@ class Deletes:
 
         Raises :class:`~distop.errors.PreconditionFailed` if one of them cannot be.
         """
-        found = self.concerning(entry)
-        for file in found if self._unreadable else ():
+        deletes = self.concerning(entry)
+        for file in deletes if self._unreadable else ():
             if reason := self._unreadable.get(file.file_path):
                 raise PreconditionFailed(
                     f"rows of {entry.data_file.file_path} are deleted by {file.file_path}, which cannot be "
                     f"read here: {reason}",
                     hint="rewrite the data file with the program that wrote the delete file",
                 )
-        return set(found)
+        return set(deletes)
 
 
 class _ByAge:
@@ -138,7 +138,7 @@ _NONE = _ByAge(())
 def equality_fields(file: DataFile, schema: Schema) -> list[int] | None:
     """The ids of the columns that an equality delete compares; ``None`` if they are not all plain columns of
     the schema."""
-    plain = {one.field_id for one in schema.columns if isinstance(one.field_type, PrimitiveType)}
+    plain = {column.field_id for column in schema.columns if isinstance(column.field_type, PrimitiveType)}
     wanted = sorted(file.equality_ids or ())
     return wanted if wanted and plain.issuperset(wanted) else None
 
@@ -154,7 +154,7 @@ def _unreadable(file: DataFile, schema: Schema) -> str:
     return ""
 
 
-def _place(file: DataFile) -> tuple[int, Key]:
+def _partition_of(file: DataFile) -> tuple[int, Key]:
     return file.spec_id, key_of(file.partition, len(file.partition))
 
 

@@ -40,7 +40,7 @@ class IcebergOverwritePartitions(IcebergStep):
     def change(
         self, draft: Draft, layout: Layout, output: JobsOutput, snapshot_id: int
     ) -> SnapshotContent | None:
-        """See :class:`IcebergStep`."""
+        """Adds the files of the jobs and removes those of the partitions that they belong to."""
         if output.empty:
             return None
         added = take_over(draft, layout, output, snapshot_id)
@@ -102,7 +102,7 @@ class IcebergOverwrite(IcebergStep):
     def change(
         self, draft: Draft, layout: Layout, output: JobsOutput, snapshot_id: int
     ) -> SnapshotContent | None:
-        """See :class:`IcebergStep`."""
+        """Adds the files of the jobs and removes all others."""
         replaced, delete_files = replace_partitions.take_out_all(draft, snapshot_id)
         if output.empty and not (replaced.files or delete_files):
             return None
@@ -127,9 +127,9 @@ class IcebergAppendIfEmpty(IcebergAppend):
 
     def check(self, draft: Draft, layout: Layout, output: JobsOutput, arg: OperationArg) -> None:
         """Refuse a table with data."""
-        found = data_of(draft.file, draft.io)
-        if found is not None:
-            raise not_empty(arg.table, found)
+        snapshot = data_of(draft.file, draft.io)
+        if snapshot is not None:
+            raise not_empty(arg.table, snapshot)
 
 
 class IcebergAppendOrIgnore(IcebergAppend):
@@ -138,7 +138,7 @@ class IcebergAppendOrIgnore(IcebergAppend):
     dependent: ClassVar[bool] = True
 
     def prepare(self, context: FinishContext) -> Contribution:
-        """See :class:`IcebergStep`."""
+        """Adds the files of the jobs, unless the table holds data."""
         if not is_ignored(context):
             return super().prepare(context)
         # The transaction must confirm that the table held data when the operation ended.

@@ -35,7 +35,7 @@ from distop.lake.layout.model import file_io, schema_with
 from distop.lake.predicates.binding import Predicate, predicate_of
 from distop.lake.predicates.proofs import Pruning
 from distop.lake.rewriting.deletes import Deletes
-from distop.lake.rewriting.rewrite_plan import FilePartitions, Place
+from distop.lake.rewriting.rewrite_plan import FilePartition, FilePartitions
 from distop.metastore.records.operation import OperationArg
 from distop.operations.plans import Shared, plan_of
 
@@ -49,7 +49,7 @@ class Leaving(NamedTuple):
     """A file that the deletion removes from the table, or may remove."""
 
     path: str
-    place: Place
+    partition: FilePartition
     rows: int
     """Rows as the table counts them, including rows that delete files remove."""
 
@@ -69,8 +69,8 @@ class Concerned:
     def digest(self) -> str:
         """Equal for the same files, split into the same jobs."""
         digest = hashlib.sha256()
-        for one in sorted(file.path for file in self.whole):
-            digest.update(one.encode() + b"\n")
+        for path in sorted(file.path for file in self.whole):
+            digest.update(path.encode() + b"\n")
         for job in self.jobs:
             digest.update(b"\n")
             for task in job:
@@ -108,23 +108,23 @@ def concerned_by(
     pruning = Pruning(metadata, where)
     places = FilePartitions(metadata)
     whole: list[Leaving] = []
-    read: list[tuple[Place, FileScanTask]] = []
+    read: list[tuple[FilePartition, FileScanTask]] = []
     for entry in entries_of(metadata, io, filter(pruning.manifest, data)):
         file = entry.data_file
         if not pruning.file(file):
             continue
-        place = places.of(file)
+        partition = places.of(file)
         applied = deletes.applied_to(entry)
         if all_go and not applied and pruning.whole(file):
-            whole.append(Leaving(file.file_path, place, file.record_count))
+            whole.append(Leaving(file.file_path, partition, file.record_count))
             continue
         if file.file_format != FileFormat.PARQUET or file.key_metadata is not None:
             raise PreconditionFailed(
                 f"{file.file_path} may hold rows to delete, but is not a Parquet file, or is encrypted",
                 hint="change it with the program that wrote it",
             )
-        read.append((place, FileScanTask(file, set(applied))))
-    read.sort(key=lambda one: (one[0][0], [value or "" for value in one[0][1]], one[1].file.file_path))
+        read.append((partition, FileScanTask(file, set(applied))))
+    read.sort(key=lambda task: (task[0][0], [value or "" for value in task[0][1]], task[1].file.file_path))
     jobs = list(_jobs([task for _, task in read], job_bytes))
     if len(jobs) > MAX_JOBS:
         raise PreconditionFailed(
@@ -179,7 +179,7 @@ class SnapshotPlan(msgspec.Struct, kw_only=True, omit_defaults=True, rename="cam
 
     @property
     def metadata(self) -> TableMetadata:
-        """Raises :class:`~distop.errors.CorruptRecord`."""
+        """The table as it was when the deletion was planned. Raises :class:`~distop.errors.CorruptRecord`."""
         try:
             return TableMetadataUtil.parse_raw(msgspec.json.encode(self.table).decode())
         except ValueError as error:
@@ -214,7 +214,7 @@ def planned_on(metadata: TableMetadata, snapshot: Snapshot) -> dict[str, Any]:
         "snapshot_log": [],
         "metadata_log": [],
         "refs": {},
-        "schemas": list({one.schema_id: one for one in (*typing, metadata.schema())}.values()),
+        "schemas": list({schema.schema_id: schema for schema in (*typing, metadata.schema())}.values()),
         "current_snapshot_id": None,
     }
     table = metadata.model_copy(update=slim)
@@ -242,18 +242,18 @@ def concerned(operation: OperationArg) -> Concerned:
         raise CorruptRecord(f"the plan of {operation.id} records no snapshot: {error}") from error
     try:
         where = predicate_of(plan.where, metadata.schema(), "where")
-        found = concerned_by(metadata, snapshot, io, where, plan.job_bytes, all_go=plan.all_go)
+        affected = concerned_by(metadata, snapshot, io, where, plan.job_bytes, all_go=plan.all_go)
     except FileNotFoundError as error:
         raise PreconditionFailed(
             f"snapshot {plan.snapshot_id}, which {operation.id} began on, no longer exists: {error}",
             hint="nothing was changed; start the operation again, and do not expire snapshots while it runs",
         ) from error
-    if found.digest != plan.digest:
+    if affected.digest != plan.digest:
         raise PreconditionFailed(
             f"the files found for {operation.id} are not those of its plan",
             hint="run the same distop on coordinators and executors, and start the operation again",
         )
-    return found
+    return affected
 
 
 concerned_shared = Shared(concerned)

@@ -67,18 +67,18 @@ class IcebergDelete(IcebergStep):
     def change(
         self, draft: Draft, layout: Layout, output: JobsOutput, snapshot_id: int
     ) -> SnapshotContent | None:
-        """See :class:`IcebergStep`."""
+        """Replaces the files that contain rows of the predicate by those of the jobs."""
         arg = self._view.arg
         plan = snapshot_plan(arg)
-        found = concerned(arg) if plan.snapshot else Concerned()
-        changed = Changed.of(self._view, [*found.jobs, *self.without_files], plan)
-        leaving = {file.path: file for file in (*found.whole, *changed.files)}
+        affected = concerned(arg) if plan.snapshot else Concerned()
+        changed = Changed.of(self._view, [*affected.jobs, *self.without_files], plan)
+        leaving = {file.path: file for file in (*affected.whole, *changed.files)}
         if not leaving and output.empty:
             return None
         live = live_manifests(draft.base.current_snapshot(), draft.io)
-        areas = areas_of(draft.base, [file.place for file in leaving.values()])
+        areas = areas_of(draft.base, [file.partition for file in leaving.values()])
         located = Located(draft, live, leaving.keys(), areas)
-        if located.there.keys() != leaving.keys() or not _rows_are_those_of(draft, live, found, changed):
+        if located.there.keys() != leaving.keys() or not _rows_are_those_of(draft, live, affected, changed):
             raise files_changed(
                 arg, draft, plan.snapshot_id, f"in which {arg.id} has found rows", "nothing was changed"
             )
@@ -89,13 +89,13 @@ class IcebergDelete(IcebergStep):
                 f"{changed.read} rows it has removed {changed.removed}, and it has written {output.rows}"
             )
         added = take_over(draft, layout, output, snapshot_id)
-        return replaced.replaced_by(draft, output, added, snapshot_id, self.row_facts(found, changed))
+        return replaced.replaced_by(draft, output, added, snapshot_id, self.row_facts(affected, changed))
 
-    def row_facts(self, found: Concerned, changed: Changed) -> dict[str, Any]:
+    def row_facts(self, affected: Concerned, changed: Changed) -> dict[str, Any]:
         """Facts about the rows."""
         return {
-            "removedRows": changed.removed + sum(file.rows for file in found.whole),
-            "droppedFiles": len(found.whole),
+            "removedRows": changed.removed + sum(file.rows for file in affected.whole),
+            "droppedFiles": len(affected.whole),
         }
 
 
@@ -112,7 +112,7 @@ class IcebergMerge(IcebergDelete):
         none = {"insertedRows": 0, "updatedRows": 0, "deletedRows": 0, "removedFiles": 0}
         return replace(contribution, facts=none | dict(contribution.facts))
 
-    def row_facts(self, found: Concerned, changed: Changed) -> dict[str, Any]:
+    def row_facts(self, affected: Concerned, changed: Changed) -> dict[str, Any]:
         """Facts about the rows."""
         updated = changed.added - changed.inserted
         return {
@@ -196,7 +196,7 @@ def chosen_of(packed: str, tasks: Sequence[FileScanTask]) -> list[FileScanTask]:
 
 
 def _rows_are_those_of(
-    draft: Draft, live: Sequence[ManifestFile], found: Concerned, changed: Changed
+    draft: Draft, live: Sequence[ManifestFile], affected: Concerned, changed: Changed
 ) -> bool:
     """Whether no rows of the files that were read were deleted or restored meanwhile."""
     now = Deletes(draft.base, draft.io, live)
@@ -207,7 +207,7 @@ def _rows_are_those_of(
     touched = {places.of(file) for file in changed.data_files}
     for entry in now.entries:
         file = entry.data_file
-        if file.file_path in found.delete_files or not touched:
+        if file.file_path in affected.delete_files or not touched:
             continue
         if now.is_everywhere(entry) or places.of(file) in touched:
             return False

@@ -71,11 +71,11 @@ class IcebergReplace(IcebergStep):
     def change(
         self, draft: Draft, layout: Layout, output: JobsOutput, snapshot_id: int
     ) -> SnapshotContent | None:
-        """See :class:`IcebergStep`."""
+        """Replaces the files of each job by what it wrote, if none of them has changed since."""
         jobs = self._plan.by_name(self._view.arg)
         done = {name: job for name, job in jobs.items() if self._view.jobs[name].state == "success"}
-        found = _Found(draft, self._plan, done)
-        intact = {name: job for name, job in done.items() if found.has(job)}
+        sources = _UnchangedSources(draft, self._plan, done)
+        intact = {name: job for name, job in done.items() if sources.has(job)}
         if done and not intact:
             raise replace_partitions.files_changed(
                 self._view.arg,
@@ -85,11 +85,11 @@ class IcebergReplace(IcebergStep):
                 "nothing is lost",
             )
         leaving = {path for job in intact.values() for path in self._plan.paths(job)}
-        replaced = found.located.take_out(leaving, snapshot_id)
+        replaced = sources.located.take_out(leaving, snapshot_id)
         view = replace(self._view, jobs={name: self._view.jobs[name] for name in intact})
         output = output_of_jobs(view)
         deleted = self._check_rows(view, intact, replaced, output)
-        needless = found.needless(leaving)
+        needless = sources.needless(leaving)
         if not (intact or needless):
             return None
         kept = _without(draft, replaced.untouched, needless, snapshot_id)
@@ -148,7 +148,7 @@ class IcebergReplace(IcebergStep):
         order = self._plan.order
         if order is None:
             return []
-        known = {one.order_id: one for one in draft.base.sort_orders}
+        known = {order.order_id: order for order in draft.base.sort_orders}
         if order.order_id not in known:
             fields: dict[str, Any] = {"sort-order": order}
             return [AddSortOrderUpdate(**fields)]
@@ -164,7 +164,7 @@ class IcebergReplace(IcebergStep):
     def _dropped_jobs(
         self, draft: Draft, jobs: Mapping[str, rewrite_plan.RewriteJob], dropped: set[str]
     ) -> dict[str, Any]:
-        places = [place for place, name in enumerate(jobs) if name in dropped]
+        places = [number for number, name in enumerate(jobs) if name in dropped]
         touched = sorted({self._plan.partitions[jobs[name].partition].path for name in dropped})
         snapshots = [
             {"snapshot": str(snapshot.snapshot_id), "by": writer_of(snapshot)}
@@ -177,7 +177,7 @@ class IcebergReplace(IcebergStep):
         }
 
 
-class _Found:
+class _UnchangedSources:
     """The files read that are unchanged in the table, and the delete files that may go."""
 
     def __init__(
@@ -187,22 +187,22 @@ class _Found:
         wanted = {path for job in jobs.values() for path in plan.paths(job)}
         live = replace_partitions.live_manifests(draft.base.current_snapshot(), draft.io)
         self._deletes = Deletes(draft.base, draft.io, live)
-        paths = {one.path for one in plan.deletes}
+        paths = {file.path for file in plan.deletes}
         self._may_go = [
             entry
             for entry in self._deletes.entries
             if entry.data_file.file_path in paths and _can_go(draft, entry)
         ]
-        places = [self._place(draft.base, partition) for partition in plan.partitions]
+        places = [self._partition_now(draft.base, partition) for partition in plan.partitions]
         of_deletes = rewrite_plan.FilePartitions(draft.base)
         places += [of_deletes.of(entry.data_file) for entry in self._may_go]
         everywhere = any(map(self._deletes.is_everywhere, self._may_go))
         areas = None if everywhere else replace_partitions.areas_of(draft.base, filter(None, places))
         self.located = replace_partitions.Located(draft, live, wanted, areas, self._deletes_of)
 
-    def _place(
+    def _partition_now(
         self, base: TableMetadata, partition: rewrite_plan.RewritePartition
-    ) -> rewrite_plan.Place | None:
+    ) -> rewrite_plan.FilePartition | None:
         """A partition by the table's present types: its column may have been widened since. ``None``: the
         table no longer has its partition spec."""
         spec, record = self._plan.values(partition)

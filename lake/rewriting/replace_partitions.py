@@ -31,7 +31,7 @@ from distop.lake.iceberg.provenance import BATCHES, INSTEAD_OF, OPERATION
 from distop.lake.iceberg.snapshots import Draft, merged
 from distop.lake.iceberg.takeover import JobsOutput
 from distop.lake.layout.model import Layout, schema_of
-from distop.lake.rewriting.rewrite_plan import Place, unpacked_values
+from distop.lake.rewriting.rewrite_plan import FilePartition, unpacked_values
 from distop.lake.storage.storage import FILES_AT_ONCE
 from distop.metastore.records.operation import OperationArg
 from distop.metastore.records.record import from_json
@@ -70,7 +70,7 @@ class Replaced:
     untouched: list[ManifestFile] = field(default_factory=list)
     rewritten: list[ManifestFile] = field(default_factory=list)
     files: int = 0
-    """Removed."""
+    """Data files that the snapshot no longer has."""
     rows: int = 0
     bytes: int = 0
 
@@ -142,16 +142,16 @@ class Located:
         """Delete files that concern other files of these manifests."""
 
         def listed(manifest: ManifestFile) -> tuple[dict[str, Collection[str]], set[str]]:
-            found, needed = dict[str, Collection[str]](), set[str]()
+            deletes, needed = dict[str, Collection[str]](), set[str]()
             area = None if areas is None else areas.get(manifest.partition_spec_id)
             may_hold = areas is None or (area is not None and area.may_hold(manifest))
             if manifest.content == ManifestContent.DATA and may_hold:
                 for entry in manifest.fetch_manifest_entry(draft.io):
                     if entry.data_file.file_path in wanted:
-                        found[entry.data_file.file_path] = deletes_of(entry)
+                        deletes[entry.data_file.file_path] = deletes_of(entry)
                     else:
                         needed.update(deletes_of(entry))
-            return found, needed
+            return deletes, needed
 
         with ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="manifests") as pool:
             for manifest, (there, needed) in zip(live, pool.map(listed, live), strict=True):
@@ -178,16 +178,18 @@ class Located:
         return replaced
 
 
-def files_changed(arg: OperationArg, draft: Draft, since: str | None, what: str, hint: str) -> HeadConflict:
+def files_changed(
+    arg: OperationArg, draft: Draft, since: str | None, purpose: str, hint: str
+) -> HeadConflict:
     """The error if others have changed the files that an operation has read of the snapshot ``since``; it
     names the newest snapshot that may have."""
     first = next(iter(removers(draft.file, draft.base.current_snapshot(), since)), None)
-    found = "" if first is None else str(first.snapshot_id)
+    current = "" if first is None else str(first.snapshot_id)
     return HeadConflict(
-        f"the files {what}, of snapshot {since} of table {arg.table!r}, have changed: snapshot "
-        f"{found or 'none'}, written by {writer_of(first)}, has removed them or some of their rows",
+        f"the files {purpose}, of snapshot {since} of table {arg.table!r}, have changed: snapshot "
+        f"{current or 'none'}, written by {writer_of(first)}, has removed them or some of their rows",
         hint=f"{hint}; start the operation again, on the table's present content",
-        details={"expected": str(since), "snapshot": found, "by": writer_of(first)},
+        details={"expected": str(since), "snapshot": current, "by": writer_of(first)},
     )
 
 
@@ -404,23 +406,23 @@ class Area:
         Files of another partitioning may concern it, and count.
         """
         for manifest in manifests:
-            ours = manifest.partition_spec_id == self._spec.spec_id
-            if ours and not self.may_hold(manifest):
+            has_spec = manifest.partition_spec_id == self._spec.spec_id
+            if has_spec and not self.may_hold(manifest):
                 continue
             for entry in manifest.fetch_manifest_entry(io):
-                if not ours or self.holds(entry):
+                if not has_spec or self.holds(entry):
                     yield entry.data_file.file_path, entry.snapshot_id or 0
 
 
-def areas_of(metadata: TableMetadata, places: Iterable[Place]) -> dict[int, Area]:
+def areas_of(metadata: TableMetadata, places: Iterable[FilePartition]) -> dict[int, Area]:
     """The areas that some partitions are, by partition spec; those of a spec that the table no longer has are
     left out: it has no such file."""
-    specs, found = metadata.specs(), dict[int, set[tuple[str | None, ...]]]()
+    specs, values_of = metadata.specs(), dict[int, set[tuple[str | None, ...]]]()
     for spec_id, values in places:
         if spec_id in specs:
-            found.setdefault(spec_id, set()).add(values)
+            values_of.setdefault(spec_id, set()).add(values)
     areas = {}
-    for spec_id, several in found.items():
+    for spec_id, several in values_of.items():
         spec = specs[spec_id]
         schema = schema_of(metadata, spec)
         records = (unpacked_values(spec, schema, values) for values in several)
@@ -435,7 +437,9 @@ def _read(
     rest = iter(manifests)
     with ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="manifests") as pool:
         while some := list(islice(rest, FILES_AT_ONCE)):
-            yield from zip(some, pool.map(lambda one: one.fetch_manifest_entry(io), some), strict=True)
+            yield from zip(
+                some, pool.map(lambda manifest: manifest.fetch_manifest_entry(io), some), strict=True
+            )
 
 
 def live_manifests(snapshot: iceberg_snapshots.Snapshot | None, io: FileIO) -> list[ManifestFile]:

@@ -32,7 +32,7 @@ class RewriteFile(msgspec.Struct, array_like=True, frozen=True):
     rows: int
     """As written, including rows that delete files remove."""
     deletes: list[tuple[int, int]] = []
-    """Ends excluded."""
+    """Numbers of its delete files, as ranges whose ends are excluded."""
 
     @property
     def delete_numbers(self) -> Iterator[int]:
@@ -61,7 +61,7 @@ class RewritePartition(msgspec.Struct, array_like=True, frozen=True):
     path: str
     """The readable path: ``kind=a/day=2013-01-01``; empty in a table without partitions."""
     values: list[str | None]
-    """See :func:`packed_values`."""
+    """As :func:`packed_values` returns them."""
     spec_id: int | None = None
     """The partition spec of its files, if that is an earlier one of the table."""
 
@@ -102,8 +102,8 @@ class RewritePlan(msgspec.Struct, kw_only=True, omit_defaults=True, rename="came
     @cached_property
     def layouts(self) -> dict[int, Layout]:
         """The layouts of the files to rewrite, by the id of their partition spec."""
-        found = [Layout.from_json(layout) for layout in self.earlier]
-        return {layout.spec.spec_id: layout for layout in (*found, self.table_layout)}
+        earlier = [Layout.from_json(layout) for layout in self.earlier]
+        return {layout.spec.spec_id: layout for layout in (*earlier, self.table_layout)}
 
     def values(self, partition: RewritePartition) -> tuple[PartitionSpec, Record]:
         """The partition spec of a partition, and its values."""
@@ -143,7 +143,7 @@ def ranges_of(numbers: Iterable[int]) -> list[tuple[int, int]]:
     return ranges
 
 
-Place: TypeAlias = tuple[int, tuple[str | None, ...]]
+FilePartition: TypeAlias = tuple[int, tuple[str | None, ...]]
 """A partition: the id of its spec, and its packed values."""
 
 
@@ -156,7 +156,7 @@ class FilePartitions:
             lambda spec_id: schema_of(metadata, self._specs[spec_id])
         )
 
-    def of(self, file: DataFile) -> Place:
+    def of(self, file: DataFile) -> FilePartition:
         """Raises :class:`~distop.errors.PreconditionFailed` if the types of its values are not known."""
         spec_id = file.spec_id
         return spec_id, packed_values(self._specs[spec_id], self._schemas[spec_id], file.partition)

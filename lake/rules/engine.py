@@ -28,7 +28,7 @@ from distop.process.workers import Died, Idle, NotBegun, TooLong, Worker, spawne
 ADDRESS_SPACE = 1 << 30
 """Bytes that such a process may have in addition to its libraries."""
 QUERY_S = 3600.0
-"""Longest query."""
+"""Seconds that a query may take."""
 MAX_IDLE = 2
 """Idle processes that are kept."""
 
@@ -80,8 +80,8 @@ class Confined:
         Busy
             Its process has not begun: the machine is busy.
         """
-        found: list[tuple[Any, ...]] = self._ask(partial(_run, sql, list(parameters)))
-        return found
+        rows: list[tuple[Any, ...]] = self._ask(partial(_run, sql, list(parameters)))
+        return rows
 
     def register(self, name: str, rows: Any) -> None:
         """Let queries see a ``pyarrow.Table`` under a name."""
@@ -328,8 +328,8 @@ class SqlEngine:
         expression = _only_expression(tree)
         names: set[str] = set()
         for node in _nodes(expression):
-            if (what := _REFUSED.get(str(node.get("class")))) is not None:
-                raise BadExpression(f"it may use only the columns of a row, but has {what}")
+            if (refused := _REFUSED.get(str(node.get("class")))) is not None:
+                raise BadExpression(f"it may use only the columns of a row, but has {refused}")
             if node.get("class") == "COLUMN_REF":
                 names.add(str(node["column_names"][0]))
             elif node.get("class") == "FUNCTION":
@@ -338,8 +338,8 @@ class SqlEngine:
         return Expression(f"({text}\n)", frozenset(names))
 
     def _check_function(self, name: str) -> None:
-        found = self.run("SELECT stability FROM duckdb_functions() WHERE function_name = ?", name.lower())
-        if any(stability == "VOLATILE" for (stability,) in found):
+        rows = self.run("SELECT stability FROM duckdb_functions() WHERE function_name = ?", name.lower())
+        if any(stability == "VOLATILE" for (stability,) in rows):
             raise BadExpression(f"{name}() is not deterministic")
 
     def check_condition(self, expression: Expression, rows: Any) -> None:
@@ -375,9 +375,9 @@ def _nodes(part: Any) -> Iterator[dict[str, Any]]:
     """All objects of a parse tree."""
     waiting = [part]
     while waiting:
-        one = waiting.pop()
-        if isinstance(one, dict):
-            yield one
-            waiting.extend(one.values())
-        elif isinstance(one, list):
-            waiting.extend(one)
+        value = waiting.pop()
+        if isinstance(value, dict):
+            yield value
+            waiting.extend(value.values())
+        elif isinstance(value, list):
+            waiting.extend(value)

@@ -69,8 +69,8 @@ def misfit(column: str, source: IcebergType, target: str) -> str:
     for kinds, conditions in _CONDITIONS:
         if isinstance(source, kinds):
             for condition in conditions:
-                if (found := condition(column, source, wanted)) is not None:
-                    return f"({column} IS NOT NULL AND ({found}))"
+                if (failing := condition(column, source, wanted)) is not None:
+                    return f"({column} IS NOT NULL AND ({failing}))"
     raise NoSuchRule(
         f"whether a value of type {source} fits {target!r} is not known; known types are {KNOWN}"
     )
@@ -91,10 +91,10 @@ def _integer(column: str, source: IcebergType, target: str) -> str | None:
 
 def _digits(target: str) -> tuple[int, int] | None:
     """Precision and scale of a decimal type."""
-    found = _DECIMAL.fullmatch(target)
-    if found is None:
+    match = _DECIMAL.fullmatch(target)
+    if match is None:
         return None
-    precision, scale = int(found[1]), int(found[2])
+    precision, scale = int(match[1]), int(match[2])
     if not (1 <= precision <= 38 and scale <= precision):
         raise NoSuchRule(f"{target} needs 1 <= precision <= 38 and scale <= precision")
     return precision, scale
@@ -129,11 +129,11 @@ def _date(column: str, source: IcebergType, target: str) -> str | None:
 
 
 def _length(column: str, source: IcebergType, target: str) -> str | None:
-    found = _LENGTH.fullmatch(target)
-    if found is None or target.startswith("binary") != isinstance(source, BinaryType):
+    match = _LENGTH.fullmatch(target)
+    if match is None or target.startswith("binary") != isinstance(source, BinaryType):
         return None
     measure = "octet_length" if isinstance(source, BinaryType) else "length"
-    return f"{measure}({column}) > {found[1]}"
+    return f"{measure}({column}) > {match[1]}"
 
 
 def _text(column: str, source: IcebergType, target: str) -> str | None:
@@ -192,10 +192,10 @@ def parse_rules(raw: RawRules, schema: Schema, field: str = "rules") -> list[Rul
     rules: list[Rule] = []
     with SqlEngine() as engine:
         columns = _Columns(engine, schema)
-        for position, one in enumerate(given):
+        for position, text in enumerate(given):
             where = f"{field}[{position}]"
             try:
-                rules += columns.rules(RuleArgument(check=one) if isinstance(one, str) else one)
+                rules += columns.rules(RuleArgument(check=text) if isinstance(text, str) else text)
             except (BadExpression, NoSuchRule, _NoRule) as error:
                 raise _invalid(where, f"{where}: {error}") from None
     _check_count(field, len(rules))
@@ -322,18 +322,18 @@ class _Columns:
         """Columns in an expression; SQL does not distinguish upper and lower case."""
         names = {name.casefold() for name in expression.names}
         # A name that is not a column is refused when the expression is bound: it may be a lambda parameter.
-        found = [column for column in self._types if column.casefold() in names]
-        folded = [column.casefold() for column in found]
+        referred = [column for column in self._types if column.casefold() in names]
+        folded = [column.casefold() for column in referred]
         if len(set(folded)) != len(folded):
-            raise _NoRule(f"columns {', '.join(found)} differ only in case, which SQL ignores")
-        return found
+            raise _NoRule(f"columns {', '.join(referred)} differ only in case, which SQL ignores")
+        return referred
 
 
 def _listed(names: str | list[str] | None) -> list[str]:
-    found = [names] if isinstance(names, str) else list(names or ())
-    if not found or not all(found):
+    listed = [names] if isinstance(names, str) else list(names or ())
+    if not listed or not all(listed):
         raise _NoRule("it names no column")
-    return found
+    return listed
 
 
 def _name(given: str | None, default: str) -> str:
@@ -356,11 +356,11 @@ def rules_of(
 
     Raises :class:`~distop.errors.InvalidArgument` if they do not fit the table's columns.
     """
-    given = [one for one in (_of_table(table_options), argument) if one is not None]
+    given = [rules for rules in (_of_table(table_options), argument) if rules is not None]
     if not given:
         return None
     field = f"{OPTION}.rules"
-    raw = [one.rules if isinstance(one.rules, list) else [one.rules] for one in given]
+    raw = [rules.rules if isinstance(rules.rules, list) else [rules.rules] for rules in given]
     parsed = parse_rules([*chain.from_iterable(raw)], layout.schema, field)
     for rule in parsed:
         if rule.kind == "unique":
@@ -369,16 +369,16 @@ def rules_of(
                 f"rule {rule.name!r} compares rows of several jobs, and no job sees all of them",
                 "ingest into a branch, and validate that before it is published: see docs/validation.md",
             )
-    samples = max(one.samples for one in given)
+    samples = max(rules.samples for rules in given)
     if not 0 <= samples <= MAX_SAMPLES:
         raise invalid(f"{OPTION}.samples", f"samples must lie between 0 and {MAX_SAMPLES}")
-    asked = [name for one in given for name in one.show or ()]
+    asked = [name for rules in given for name in rules.show or ()]
     sources = [term.source_id for term in layout.spec.fields]
     rules = RuleSet(
         rules=parsed,
         shown=shown_columns(asked or None, layout.schema, sources, field=f"{OPTION}.show"),
         samples=samples,
-        report_only=all(one.report_only for one in given),
+        report_only=all(rules.report_only for rules in given),
     )
     return distinguishable(rules, field)
 

@@ -3,6 +3,6 @@
 Nothing here knows tables. From outside: ``storage`` for options, ``places`` for single files.
 """
 
-from distop.lake.storage.places import Md5Writer
+from distop.lake.storage.stored_file import Md5Writer
 
 __all__ = ["Md5Writer"]

@@ -89,8 +89,8 @@ def is_below(url: str, prefixes: Sequence[str]) -> bool:
     """Whether it is below one of these prefixes."""
     if EVERYTHING in prefixes:
         return True
-    place = _place(url)
-    return place is not None and any(_below(place, prefix) for prefix in prefixes if prefix)
+    path = _canonical(url)
+    return path is not None and any(_below(path, prefix) for prefix in prefixes if prefix)
 
 
 def web_hosts(variable: str) -> set[str] | None:
@@ -112,7 +112,7 @@ def _check(variable: str, url: str, field: str) -> None:
         )
 
 
-def _place(url: str) -> str | None:
+def _canonical(url: str) -> str | None:
     """A URL or path in canonical form, for comparison; ``None`` if no prefix can cover it.
 
     Links in a local path are resolved.
@@ -122,17 +122,17 @@ def _place(url: str) -> str | None:
     scheme, separator, rest = url.partition("://")
     if not separator or "::" in url or "\\" in url or any(ord(letter) < 32 for letter in url):
         return None  # some library interprets it differently
-    place = place_of(f"{scheme.lower()}://{rest}")
-    path = place.partition("://")[2].partition("/")[2]
+    canonical = place_of(f"{scheme.lower()}://{rest}")
+    path = canonical.partition("://")[2].partition("/")[2]
     parts = {*path.split("/"), *(unquote(path).split("/") if scheme.lower() in _WEB else ())}
-    return None if parts & {".", ".."} else place
+    return None if parts & {".", ".."} else canonical
 
 
-def _below(place: str, prefix: str) -> bool:
+def _below(path: str, prefix: str) -> bool:
     if re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*://", prefix) and not prefix.lower().startswith("file:"):
-        return place.startswith(place_of(prefix.lower()))
-    above = (_place(prefix) or "").rstrip("/")
-    return bool(above or prefix == "/") and (place == above or place.startswith(f"{above}/"))
+        return path.startswith(place_of(prefix.lower()))
+    above = (_canonical(prefix) or "").rstrip("/")
+    return bool(above or prefix == "/") and (path == above or path.startswith(f"{above}/"))
 
 
 def _host(url: str) -> str:

@@ -62,15 +62,15 @@ def entries(location: str, storage: StorageOptions | None = None) -> list[Entry]
         listed = filesystem.ls(path, detail=True)
     except (FileNotFoundError, NotADirectoryError):
         return []
-    found = []
+    children = []
     for info in listed:
         # Some stores list a folder as an entry of itself.
         if str(info["name"]).strip("/") == str(path).strip("/"):
             continue
         at = modified(info)
         name = str(info["name"]).rstrip("/").rpartition("/")[2]
-        found.append(Entry(name, info["type"] == "directory", at.timestamp() if at else float("inf")))
-    return found
+        children.append(Entry(name, info["type"] == "directory", at.timestamp() if at else float("inf")))
+    return children
 
 
 def remove_file(location: str, storage: StorageOptions | None = None) -> bool:
@@ -86,7 +86,11 @@ def remove_file(location: str, storage: StorageOptions | None = None) -> bool:
 def inside(locations: Iterable[str], folder: str) -> Iterator[str]:
     """Those that are certainly in a folder. Before files are removed whose names stand in a table's metadata:
     who writes the table can put names of other tables' files there."""
-    return (one for one in locations if ".." not in one.split("/") and is_below(one, (folder,)))
+    return (
+        location
+        for location in locations
+        if ".." not in location.split("/") and is_below(location, (folder,))
+    )
 
 
 def remove_files(locations: Iterable[str], storage: StorageOptions | None = None) -> int:

@@ -20,7 +20,7 @@ from typing import Any
 from fsspec import AbstractFileSystem
 
 from distop.errors import StepConflict, Unavailable
-from distop.lake.storage.places import OBJECT_STORES, READ_BYTES, Content, Place, new_digest
+from distop.lake.storage.stored_file import OBJECT_STORES, READ_BYTES, Content, StoredFile, new_digest
 from distop.metastore.crashpoints import reached
 
 ONE_PIECE_BYTES = 16 << 20
@@ -45,7 +45,7 @@ class Mover:
         self._owner = owner
         self._check = check
 
-    def move(self, source: Place, target: Place, content: Content, *, overwrite: bool) -> None:
+    def move(self, source: StoredFile, target: StoredFile, content: Content, *, overwrite: bool) -> None:
         """Move a file seen at ``source``; an existing ``target`` is replaced only with ``overwrite``.
 
         Raises
@@ -76,7 +76,7 @@ class Mover:
         self._check()
         source.remove()
 
-    def write(self, target: Place, data: bytes, *, overwrite: bool) -> None:
+    def write(self, target: StoredFile, data: bytes, *, overwrite: bool) -> None:
         """Write a small file atomically. Raises ``FileExistsError`` as :meth:`move`."""
         self._check()
         if target.is_local:
@@ -94,7 +94,7 @@ class Mover:
             target.fs.pipe_file(aside, data)
             self._rename(target, aside, overwrite)
 
-    def clean(self, target: Place) -> None:
+    def clean(self, target: StoredFile) -> None:
         """Remove the remains of an interrupted copy to ``target``."""
         if target.is_local:
             self._clean_locally(target.path)
@@ -116,7 +116,9 @@ class Mover:
             with suppress(FileNotFoundError):
                 os.unlink(source)
 
-    def _copy_to_disk(self, source: Place, target: Place, content: Content, overwrite: bool) -> None:
+    def _copy_to_disk(
+        self, source: StoredFile, target: StoredFile, content: Content, overwrite: bool
+    ) -> None:
         with self._aside(target.path) as (path, finish):
             with open(path, "xb") as stream:
                 _copy(source, stream, content)
@@ -165,13 +167,13 @@ class Mover:
 
     # -- object stores ---------------------------------------------------------------------------------
 
-    def _copy_by_server(self, source: Place, target: Place, content: Content) -> None:
+    def _copy_by_server(self, source: StoredFile, target: StoredFile, content: Content) -> None:
         self._check()
         if not target.holds(content, source.copy_to(target, content.size)):
             raise Unavailable(f"{target.url} is not what was copied from {source.url}")
         reached("step.rename.middle")
 
-    def _upload(self, source: Place, target: Place, content: Content) -> None:
+    def _upload(self, source: StoredFile, target: StoredFile, content: Content) -> None:
         if content.size <= ONE_PIECE_BYTES:
             piece = io.BytesIO()
             _copy(source, piece, content)
@@ -179,11 +181,11 @@ class Mover:
             target.fs.pipe_file(target.path, piece.getvalue())
         else:
             self._upload_in_parts(source, target, content)
-        if not target.holds(content, target.seen()):
+        if not target.holds(content, target.existing()):
             raise Unavailable(f"{target.url} is not what was copied from {source.url}")
         reached("step.rename.middle")
 
-    def _upload_in_parts(self, source: Place, target: Place, content: Content) -> None:
+    def _upload_in_parts(self, source: StoredFile, target: StoredFile, content: Content) -> None:
         stream: Any = target.fs.open(target.path, "wb", autocommit=False)
         try:
             _copy(source, stream, content)
@@ -200,13 +202,15 @@ class Mover:
 
     # -- other file systems ----------------------------------------------------------------------------
 
-    def _rename_remotely(self, source: Place, target: Place, overwrite: bool) -> None:
+    def _rename_remotely(self, source: StoredFile, target: StoredFile, overwrite: bool) -> None:
         target.fs.makedirs(target.folder, exist_ok=True)
         self._check()
         self._rename(target, source.path, overwrite)
         reached("step.rename.middle")
 
-    def _copy_and_rename(self, source: Place, target: Place, content: Content, overwrite: bool) -> None:
+    def _copy_and_rename(
+        self, source: StoredFile, target: StoredFile, content: Content, overwrite: bool
+    ) -> None:
         aside = self._remote_name(target)
         target.fs.makedirs(target.folder, exist_ok=True)
         try:
@@ -220,18 +224,18 @@ class Mover:
                 target.fs.rm_file(aside)
             raise
 
-    def _rename(self, target: Place, path: str, overwrite: bool) -> None:
+    def _rename(self, target: StoredFile, path: str, overwrite: bool) -> None:
         if overwrite:
             # Some of them do not replace an existing file. Never without: it may be the very file, which a
             # faster process has moved.
             target.remove()
         target.fs.mv(path, target.path)
 
-    def _remote_name(self, target: Place) -> str:
+    def _remote_name(self, target: StoredFile) -> str:
         return f"{target.folder}/.distop-{self._owner}-{_stem(target.path)}"
 
 
-def _copy(source: Place, stream: Any, content: Content) -> None:
+def _copy(source: StoredFile, stream: Any, content: Content) -> None:
     """Copy a file into a stream, which stays open.
 
     Raises :class:`~distop.errors.StepConflict` if the content read is not ``content``.
@@ -244,11 +248,12 @@ def _copy(source: Place, stream: Any, content: Content) -> None:
             digest.update(block)
             stream.write(block)
             size += len(block)
-    found = f"{kind}:{digest.hexdigest()}"
-    if size != content.size or (kind != "etag" and found != content.checksum):
+    checksum = f"{kind}:{digest.hexdigest()}"
+    if size != content.size or (kind != "etag" and checksum != content.checksum):
         raise StepConflict(
-            f"{source.url} is not the file to publish: expected {content}, found {size:,} bytes with {found}",
-            details={"path": source.url, "planned": str(content), "found": found},
+            f"{source.url} is not the file to publish: expected {content}, "
+            f"found {size:,} bytes with {checksum}",
+            details={"path": source.url, "planned": str(content), "found": checksum},
         )
 
 

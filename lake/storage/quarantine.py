@@ -55,7 +55,7 @@ class PagePosition(NamedTuple):
 
     file: int = 0
     offset: int = 0
-    """Bytes."""
+    """Bytes from the beginning of the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Kept:
 
     @classmethod
     def of(cls, line: bytes) -> Kept:
-        """Raises :class:`~distop.errors.CorruptRecord`."""
+        """The row that a line describes. Raises :class:`~distop.errors.CorruptRecord`."""
         try:
             return cls(msgspec.json.decode(line, type=dict[str, Any]))
         except msgspec.MsgspecError as error:
@@ -84,8 +84,8 @@ class Kept:
     @property
     def column(self) -> str:
         """The column whose value was bad; empty if the reason names none."""
-        found = _COLUMN.match(self.reason)
-        return str(ast.literal_eval(found[1])) if found else ""
+        match = _COLUMN.match(self.reason)
+        return str(ast.literal_eval(match[1])) if match else ""
 
     @property
     def header(self) -> str:
@@ -176,11 +176,11 @@ def page(
     listed = read_list(folder, storage)
     file_format = str(listed.argument.get("format", ""))
     names = [name for name, _ in listed.files]
-    found: list[Kept] = []
+    page: list[Kept] = []
     size = 0
     for row, after in read_rows(folder, names, begin, storage):
-        found.append(row)
+        page.append(row)
         size += len(row.raw) + len(row.exact) + len(row.header)
-        if len(found) >= rows or size >= most_bytes:
-            return found, after, file_format
-    return found, None, file_format
+        if len(page) >= rows or size >= most_bytes:
+            return page, after, file_format
+    return page, None, file_format

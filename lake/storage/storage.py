@@ -47,11 +47,11 @@ async def _client(**given: Any) -> aiohttp.ClientSession:
     return aiohttp.ClientSession(connector=aiohttp.TCPConnector(socket_factory=_socket), **given)
 
 
-def _socket(found: tuple[Any, ...]) -> socket.socket:
+def _socket(address: tuple[Any, ...]) -> socket.socket:
     """A socket for one resolved address; called for each connection, also after a redirect."""
-    family, kind, protocol, _, place = found
-    if not may_connect(place[0]):
-        raise OSError(f"{place[0]} may not be reached from here")
+    family, kind, protocol, _, endpoint = address
+    if not may_connect(endpoint[0]):
+        raise OSError(f"{endpoint[0]} may not be reached from here")
     return socket.socket(family, kind, protocol)
 
 
@@ -65,15 +65,15 @@ def may_connect(address: str) -> bool:
 
 def is_public(address: str) -> bool:
     """Whether the address is public: no loopback, link-local or private address."""
-    found = ipaddress.ip_address(address.partition("%")[0])
-    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
-    return (mapped or found).is_global
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    mapped = ip.ipv4_mapped if isinstance(ip, ipaddress.IPv6Address) else None
+    return (mapped or ip).is_global
 
 
 def addresses(host: str) -> set[str]:
     """The addresses of a host name; none if it is unknown."""
     try:
-        return {str(found[4][0]) for found in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
+        return {str(resolved[4][0]) for resolved in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
     except OSError:
         return set()
 
@@ -169,8 +169,8 @@ def opened_with(storage: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _check_endpoint(endpoint: str, given: Mapping[str, Any], client: Mapping[str, Any]) -> None:
-    ours = (os.environ.get("AWS_ENDPOINT_URL_S3"), os.environ.get("AWS_ENDPOINT_URL"))
-    if is_below(endpoint, [*os.environ.get(ENDPOINTS, "").split(","), *filter(None, ours)]):
+    own = (os.environ.get("AWS_ENDPOINT_URL_S3"), os.environ.get("AWS_ENDPOINT_URL"))
+    if is_below(endpoint, [*os.environ.get(ENDPOINTS, "").split(","), *filter(None, own)]):
         return
     hint = "ask the operator to list it: --allow-endpoint, on coordinators and executors"
     pairs = (
@@ -197,9 +197,9 @@ def _check_endpoint(endpoint: str, given: Mapping[str, Any], client: Mapping[str
 @functools.lru_cache(maxsize=256)
 def _is_public_host(host: str, period: int) -> bool:
     """Whether all addresses of a host are public; remembered for the period."""
-    if not (found := addresses(host)):
+    if not (resolved := addresses(host)):
         raise Unavailable(f"the host {host!r} of an endpoint has no address", details={"field": "storage"})
-    return all(map(is_public, found))
+    return all(map(is_public, resolved))
 
 
 def _texts(value: Any) -> list[Any]:
@@ -211,8 +211,8 @@ def _texts(value: Any) -> list[Any]:
 def _resolved(name: str, value: Any) -> Any:
     if isinstance(value, Mapping):
         return {within: _resolved(within, each) for within, each in value.items()}
-    if isinstance(value, str) and (found := _REFERENCE.fullmatch(value)):
-        return _secret(found[1], found[2])
+    if isinstance(value, str) and (reference := _REFERENCE.fullmatch(value)):
+        return _secret(reference[1], reference[2])
     return Secret(value) if isinstance(value, str) and name in _SECRETS else value
 
 
@@ -328,16 +328,16 @@ def io_properties(location: str, storage: StorageOptions | None = None) -> dict[
     given = revealed(opened_with(storage))
     if protocol_of(location) not in S3:
         return {}
-    found = _from_environment()
+    properties = _from_environment()
     client = given.get("client_kwargs") or {}
     for names, options in ((_PYICEBERG_CLIENT, client), (_PYICEBERG, given)):
         for name, property_name in names.items():
             if options.get(name) is not None:
-                found[property_name] = str(options[name])
-    if "s3.endpoint" in found:
+                properties[property_name] = str(options[name])
+    if "s3.endpoint" in properties:
         # Without a region pyiceberg would ask Amazon where the bucket is.
-        found.setdefault("s3.region", _DEFAULT_REGION)
-    return found
+        properties.setdefault("s3.region", _DEFAULT_REGION)
+    return properties
 
 
 def storage_from(properties: Mapping[str, str]) -> dict[str, Any]:
@@ -345,10 +345,12 @@ def storage_from(properties: Mapping[str, str]) -> dict[str, Any]:
     :func:`io_properties`."""
     names = {"s3.access-key-id": "key", "s3.secret-access-key": "secret", "s3.session-token": "token"}
     names["s3.endpoint"] = "endpoint_url"
-    found: dict[str, Any] = {option: properties[name] for name, option in names.items() if name in properties}
+    storage: dict[str, Any] = {
+        option: properties[name] for name, option in names.items() if name in properties
+    }
     if region := properties.get("s3.region"):
-        found["client_kwargs"] = {"region_name": region}
-    return found
+        storage["client_kwargs"] = {"region_name": region}
+    return storage
 
 
 _DELTA = {
@@ -363,24 +365,24 @@ _DELTA = {
 def delta_options(location: str, storage: StorageOptions | None = None) -> dict[str, str]:
     """The options that make ``deltalake`` reach ``location`` as :func:`file_system` does."""
     properties = io_properties(location, storage)
-    found = {_DELTA[name]: value for name, value in properties.items() if name in _DELTA}
-    if found.get("AWS_ENDPOINT_URL", "").startswith("http://"):
-        found["AWS_ALLOW_HTTP"] = "true"
-    return found
+    options = {_DELTA[name]: value for name, value in properties.items() if name in _DELTA}
+    if options.get("AWS_ENDPOINT_URL", "").startswith("http://"):
+        options["AWS_ALLOW_HTTP"] = "true"
+    return options
 
 
 def _from_environment() -> dict[str, str]:
     """Settings that pyarrow does not read from the environment although all other clients do."""
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-    found = {"s3.endpoint": endpoint, "s3.region": region}
-    return {name: value for name, value in found.items() if value}
+    settings = {"s3.endpoint": endpoint, "s3.region": region}
+    return {name: value for name, value in settings.items() if value}
 
 
 def without_secrets(options: Any) -> Any:
     """Options or an argument for display: values of secret options are hidden."""
     if isinstance(options, list):
-        return [without_secrets(one) for one in options]
+        return [without_secrets(option) for option in options]
     if not isinstance(options, Mapping):
         return options
     return {

@@ -71,11 +71,11 @@ def keep_trace(arg: OperationArg, error: BaseException, *, partition: str = "", 
         error=shortened(encodable(named), 1000),
         trace=text,
     )
-    place = zlib.crc32(partition.encode(errors="replace")) % PLACES if partition else PLACES
+    slot = zlib.crc32(partition.encode(errors="replace")) % PLACES if partition else PLACES
     try:
         files, folder = file_system(_folder(arg.location, arg.id), arg.storage)
         files.makedirs(folder, exist_ok=True)
-        with files.open(f"{folder}/{place}.json", "wb") as file:
+        with files.open(f"{folder}/{slot}.json", "wb") as file:
             file.write(json.dumps(asdict(kept)).encode())
     except Exception as unwritable:  # the original error matters more
         log.warning("trace_not_kept", extra={"operation": str(arg.id), "error": str(unwritable)})
@@ -86,18 +86,18 @@ def read_traces(
 ) -> list[StoredTrace]:
     """The stored traces of an operation, the earliest first."""
     files, folder = file_system(_folder(location, operation), storage)
-    found = []
-    for place in range(PLACES + 1):
+    traces = []
+    for slot in range(PLACES + 1):
         try:
-            with files.open(f"{folder}/{place}.json", "rb") as file:
+            with files.open(f"{folder}/{slot}.json", "rb") as file:
                 trace = StoredTrace(**json.loads(file.read(8 * MAX_LETTERS)))
         except FileNotFoundError:
             continue
         except (ValueError, TypeError):  # its process died while writing
             continue
         if trace.uuid == uuid:
-            found.append(trace)
-    return sorted(found, key=lambda trace: trace.at)
+            traces.append(trace)
+    return sorted(traces, key=lambda trace: trace.at)
 
 
 def _folder(location: str, operation: OperationId) -> str:

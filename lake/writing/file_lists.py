@@ -92,8 +92,8 @@ def statistics_of(
             nan_values[field_id] = nans[path]
         if mode.type == MetricModeTypes.COUNTS or not _is_comparable(kind, units, path):
             continue
-        if (found := _extremes(chunks, counts, kind)) is not None:
-            least, most = found[0], found[1]
+        if (extremes := _extremes(chunks, counts, kind)) is not None:
+            least, most = extremes[0], extremes[1]
             if isinstance(kind, iceberg.StringType | iceberg.BinaryType) and mode.length is not None:
                 least, most = least[: mode.length], _above(most, mode.length)
             lower[field_id] = to_bytes(kind, least)
@@ -157,12 +157,12 @@ def _above(value: Any, length: int) -> Any:
     """A value of at most this length that is not less than the text or the bytes; ``None``: there is none."""
     if len(value) <= length:
         return value
-    for place in reversed(range(length)):
+    for position in reversed(range(length)):
         if isinstance(value, bytes):
-            if value[place] < 0xFF:
-                return value[:place] + bytes([value[place] + 1])
-        elif (code := ord(value[place]) + 1) <= _LAST_CHARACTER:
-            return value[:place] + chr(_SURROGATES.stop if code in _SURROGATES else code)
+            if value[position] < 0xFF:
+                return value[:position] + bytes([value[position] + 1])
+        elif (code := ord(value[position]) + 1) <= _LAST_CHARACTER:
+            return value[:position] + chr(_SURROGATES.stop if code in _SURROGATES else code)
     return None
 
 
@@ -188,7 +188,7 @@ class WrittenFile:
     key: PartitionKey
     """The partition that its rows belong to."""
     size: int
-    """Bytes."""
+    """Bytes of the file."""
     footer: pq.FileMetaData
     nans: Mapping[str, int]
     """How many values of a column are NaN, for each column of floats where that is known."""

@@ -90,14 +90,14 @@ def _has_decimals(given: _Doubles, made: _Doubles) -> _Bools:
 
     As many decimals are printed as are needed for the same double, and 15 digits give only one.
     """
-    found, same = np.zeros((2, len(given)), np.bool_)
+    have, same = np.zeros((2, len(given)), np.bool_)
     with np.errstate(all="ignore"):
         for power in _POWERS[:9]:
             whole = np.rint(given * power)
-            now = (whole / power == given) & (np.abs(whole) < 1e15) & ~found
-            found |= now
+            now = (whole / power == given) & (np.abs(whole) < 1e15) & ~have
+            have |= now
             same |= now & (np.abs(made * power - whole) <= 0.5)
-            if found.all():
+            if have.all():
                 break
     return same
 
@@ -165,10 +165,10 @@ def _proven(texts: pa.Array, made: pa.Array) -> _Bools:
     return np.asarray(usual & (short | (known & rounded)))
 
 
-def _product(one: _Doubles, other: _Doubles) -> tuple[_Doubles, _Doubles]:
+def _product(left: _Doubles, other: _Doubles) -> tuple[_Doubles, _Doubles]:
     """A product, and how much is missing from it (T. J. Dekker: A floating-point technique, 1971)."""
-    product = one * other
-    (high, low), (other_high, other_low) = _halves(one), _halves(other)
+    product = left * other
+    (high, low), (other_high, other_low) = _halves(left), _halves(other)
     missing = high * other_high - product + high * other_low + low * other_high + low * other_low
     return product, missing
 
@@ -205,10 +205,10 @@ def doubtful_lines(text: bytes, *, integers: bool) -> Iterator[bytes]:
     for first, piece in _pieces(text):
         signs, end = _Signs(piece, _KINDS[64]), 0
         if integers or signs.may_round:
-            for place in signs.doubtful(integers=integers).tolist():
-                if place + first >= end:
-                    start = text.rfind(b"\n", 0, place + first) + 1
-                    end = text.find(b"\n", place + first) + 1 or len(text)
+            for position in signs.doubtful(integers=integers).tolist():
+                if position + first >= end:
+                    start = text.rfind(b"\n", 0, position + first) + 1
+                    end = text.find(b"\n", position + first) + 1 or len(text)
                     yield text[start:end]
 
 

@@ -20,9 +20,9 @@ def why_refused(texts: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> str:
     chunks = texts.chunks if isinstance(texts, pa.ChunkedArray) else [texts]
     for chunk in chunks:
         if _has_x(_characters(chunk)):
-            found = chunk.filter(pc.match_substring(chunk, "x", ignore_case=True))
-            if len(found):
-                return f"invalid value {found[0].as_py()!r} for {kind}"
+            hexadecimal = chunk.filter(pc.match_substring(chunk, "x", ignore_case=True))
+            if len(hexadecimal):
+                return f"invalid value {hexadecimal[0].as_py()!r} for {kind}"
     return ""
 
 
@@ -56,5 +56,5 @@ def _characters(texts: pa.Array) -> bytes:
     if characters is None or not len(texts):
         return b""
     ends = np.frombuffer(offsets, np.int64)[texts.offset :]
-    found: bytes = characters[ends[0] : ends[len(texts)]].to_pybytes()
-    return found
+    joined: bytes = characters[ends[0] : ends[len(texts)]].to_pybytes()
+    return joined

@@ -338,9 +338,9 @@ class InlineManifest:
     """The entries of a job, stored in the job's result instead of a manifest."""
 
     entries: bytes
-    """See :meth:`ManifestBuilder.packed_entries`."""
+    """The value of :meth:`ManifestBuilder.packed_entries`."""
     header: str
-    """See :meth:`ManifestBuilder.header_digest`."""
+    """The value of :meth:`ManifestBuilder.header_digest`."""
     files: int
     rows: int
     summaries: list[PartitionFieldSummary]
@@ -410,13 +410,13 @@ def join(
 ) -> list[ManifestFile]:
     """Write jobs' manifests as one; or one per header, if different versions of distop wrote them."""
     groups: dict[bytes, list[OpenManifest]] = {}
-    for one in opened:
-        groups.setdefault(msgspec.json.encode(one.meta, order="deterministic"), []).append(one)
+    for manifest in opened:
+        groups.setdefault(msgspec.json.encode(manifest.meta, order="deterministic"), []).append(manifest)
     joined = []
     for members in groups.values():
         summaries = PartitionSummaries(layout.spec, layout.schema)
-        for one in members:
-            summaries.merge(one.summaries)
+        for manifest in members:
+            summaries.merge(manifest.summaries)
         path = new_path()
         length = _write_container(io, path, members[0].meta, chain.from_iterable(m.blocks for m in members))
         added = (sum(m.manifest.files for m in members), sum(m.manifest.rows for m in members))

@@ -28,8 +28,8 @@ from distop.errors import BadRow, InvalidArgument
 from distop.lake.layout.model import Layout, file_io
 from distop.lake.layout.partitioning import Partitioner, PartitionKey
 from distop.lake.pyiceberg_arrow import parquet_options
-from distop.lake.storage.places import Md5Writer
 from distop.lake.storage.storage import StorageOptions
+from distop.lake.storage.stored_file import Md5Writer
 from distop.lake.writing.casts import check_never_empty, checked_cast
 from distop.lake.writing.file_lists import FileList, IcebergFileList, WrittenFile, result_of
 from distop.lake.writing.sorting import keys_of, positions

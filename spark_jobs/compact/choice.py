@@ -31,8 +31,8 @@ from distop.lake.predicates.binding import ALL, Predicate
 from distop.lake.predicates.proofs import Pruning
 from distop.lake.rewriting.deletes import Deletes
 from distop.lake.rewriting.rewrite_plan import (
+    FilePartition,
     FilePartitions,
-    Place,
     RewriteDelete,
     RewriteFile,
     RewriteJob,
@@ -122,9 +122,9 @@ class Candidate(NamedTuple):
 class Choice:
     """What is rewritten."""
 
-    groups: dict[Place, list[list[Candidate]]] = field(default_factory=dict)
+    groups: dict[FilePartition, list[list[Candidate]]] = field(default_factory=dict)
     """Partition -> what its jobs read."""
-    paths: dict[Place, str] = field(default_factory=dict)
+    paths: dict[FilePartition, str] = field(default_factory=dict)
     """Partition -> its path, for all partitions considered; of an earlier partitioning: after its number."""
     deletes: list[DataFile] = field(default_factory=list)
     """All delete files of the snapshot."""
@@ -185,10 +185,10 @@ class Chooser:
             self._choice.needless = sorted(set(self._numbers.values()) - self._needed)
         return self._choice
 
-    def _candidates(self, live: Sequence[ManifestFile]) -> dict[Place, list[Candidate]]:
+    def _candidates(self, live: Sequence[ManifestFile]) -> dict[FilePartition, list[Candidate]]:
         typed = [one for one in live if one.content == ManifestContent.DATA and self._is_typed(one)]
         data = filter(self._pruning.manifest, typed)
-        found: dict[Place, list[Candidate]] = defaultdict(list)
+        found: dict[FilePartition, list[Candidate]] = defaultdict(list)
         count = 0
         while some := list(islice(data, MANIFESTS_AT_A_TIME)):
             for entries in self._planner.plan_manifest_entries(some):
@@ -222,15 +222,15 @@ class Chooser:
             self._deletes_of(entry)
         return False
 
-    def _is_earlier(self, place: Place) -> bool:
+    def _is_earlier(self, place: FilePartition) -> bool:
         """Whether it is of an earlier partitioning: all its files are rewritten into the present one."""
         return place[0] != self._metadata.default_spec_id
 
-    def _is_rounded(self, entry: ManifestEntry, place: Place) -> bool:
+    def _is_rounded(self, entry: ManifestEntry, place: FilePartition) -> bool:
         ours = self._doubles and not self._is_earlier(place)
         return ours and is_rounded(entry.data_file, self._spec, self._schema)
 
-    def _place(self, entry: ManifestEntry) -> Place:
+    def _place(self, entry: ManifestEntry) -> FilePartition:
         place = self._places.of(entry.data_file)
         if place not in self._choice.paths:
             spec = self._metadata.specs()[place[0]]
@@ -262,7 +262,7 @@ class Chooser:
         size, rows = file.file_size_in_bytes, file.record_count
         return Candidate(entry.sequence_number or 0, file.file_path, size, rows, in_order, rounded, deletes)
 
-    def _bins(self, candidates: Iterable[Candidate], place: Place) -> list[list[Candidate]]:
+    def _bins(self, candidates: Iterable[Candidate], place: FilePartition) -> list[list[Candidate]]:
         """Groups of files, in order; only groups that rewriting would change."""
         bins: list[list[Candidate]] = []
         size = 0

@@ -16,7 +16,7 @@ from distop.lake.plain.steps import (
     SuccessArgument,
     UnmarkArgument,
 )
-from distop.lake.storage.places import Place
+from distop.lake.storage.stored_file import StoredFile
 from distop.metastore.records.operation import OperationArg, StepRecord
 from distop.metastore.records.table import TableRecord
 
@@ -41,10 +41,10 @@ class World:
         )
         return StepContext(table=TableRecord(name="t", location=self.url), arg=arg, token=TOKEN)
 
-    def place(self, name: str) -> Place:
-        return Place.of(name if "://" in name else f"{self.url}/{name}", self.context.arg)
+    def place(self, name: str) -> StoredFile:
+        return StoredFile.of(name if "://" in name else f"{self.url}/{name}", self.context.arg)
 
-    def write(self, name: str, data: bytes) -> Place:
+    def write(self, name: str, data: bytes) -> StoredFile:
         place = self.place(name)
         if place.is_local:
             os.makedirs(place.folder, exist_ok=True)
@@ -56,7 +56,7 @@ class World:
 
     def read(self, name: str) -> bytes | None:
         place = self.place(name)
-        if place.seen() is None:
+        if place.existing() is None:
             return None
         with place.open_to_read() as stream:
             held: bytes = stream.read()

@@ -22,7 +22,7 @@ from distop.errors import LeadershipLost, OutcomeUnknown, PermanentStepError, St
 from distop.lake.plain.steps import DeleteFileArgument
 from distop.lake.storage import moving
 from distop.lake.storage.moving import ONE_PIECE_BYTES
-from distop.lake.storage.places import Md5Writer, Place
+from distop.lake.storage.stored_file import Md5Writer, StoredFile
 from distop.metastore import crashpoints
 from distop.metastore.records.operation import CommitSequence, StepRecord
 from support.sources.s3 import S3
@@ -231,7 +231,7 @@ def test_an_object_written_in_parts_is_told_by_its_content(world: World) -> None
     place = world.place("final/big")
     with place.fs.open(place.path, "wb", block_size=6 << 20) as stream:
         stream.write(data)
-    seen = place.seen()
+    seen = place.existing()
     assert seen is not None
     assert not seen.md5
     assert step_of(record).verify(world.context) is StepState.DONE
@@ -263,7 +263,7 @@ def test_a_copy_that_fails_leaves_nothing(world: World, monkeypatch: pytest.Monk
 def test_checksums_may_be_of_other_kinds(world: World, kind: str) -> None:
     """C5"""
     record = rename(world, target="final/1.csv")
-    seen = world.place("staged/1.csv").seen()
+    seen = world.place("staged/1.csv").existing()
     assert seen is not None
     value = hashlib.sha256(b"rows").hexdigest() if kind == "sha256" else seen.version.partition(":")[2]
     step = step_of(with_argument(record, checksum=f"{kind}:{value}"))
@@ -404,5 +404,5 @@ def test_a_writer_counts_and_sums_what_passes(tmp_path: Path) -> None:
         pq.write_table(pa.table({"a": list(range(1000))}), counted)
         counted.flush()
     assert counted.content.checksum == f"md5:{hashlib.md5(path.read_bytes()).hexdigest()}"
-    assert Place(str(path)).holds(counted.content, Place(str(path)).seen())
+    assert StoredFile(str(path)).holds(counted.content, StoredFile(str(path)).existing())
     assert counted.content.size == path.stat().st_size == counted.tell()

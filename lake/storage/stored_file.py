@@ -108,7 +108,7 @@ class Md5Writer:
         return Content(self._size, f"md5:{self._md5.hexdigest()}")
 
 
-class Place:
+class StoredFile:
     """Where a file is, or will be.
 
     Parameters
@@ -133,7 +133,7 @@ class Place:
         return {"type": "file", "size": head["ContentLength"], "ETag": head["ETag"]}
 
     @classmethod
-    def of(cls, url: str, arg: OperationArg) -> Place:
+    def of(cls, url: str, arg: OperationArg) -> StoredFile:
         """A file of an operation. The storage options are those of its table's file system; other file
         systems are reached with the environment's settings."""
         same = protocol_of(url) == protocol_of(arg.location)
@@ -144,10 +144,10 @@ class Place:
         """The path of the folder it is in."""
         return self.path.rpartition("/")[0]
 
-    def seen(self) -> ExistingFile | None:
+    def existing(self) -> ExistingFile | None:
         """The file that exists now."""
         if self.is_local:
-            return _seen_locally(self.path)
+            return _existing_locally(self.path)
         try:
             info = self._head() if self._is_s3 else self.fs.info(self.path)
         except FileNotFoundError:
@@ -160,11 +160,11 @@ class Place:
         at = modified(info)
         return ExistingFile(int(info["size"]), f"mtime:{at.timestamp() if at else None}")
 
-    def copy_to(self, target: Place, size: int) -> ExistingFile | None:
+    def copy_to(self, target: StoredFile, size: int) -> ExistingFile | None:
         """Have the object store, which holds both, copy a file of this size; return the new file."""
         if not (self._is_s3 and size <= ONE_COPY_BYTES):
             self.fs.cp_file(self.path, target.path)
-            return target.seen()
+            return target.existing()
         # One request, whose answer replaces a look; fsspec's own copy looks at the source before.
         bucket, key, _ = self.fs.split_path(self.path)
         to_bucket, to_key, _ = target.fs.split_path(target.path)
@@ -172,15 +172,15 @@ class Place:
         made = self.fs.call_s3("copy_object", Bucket=to_bucket, Key=to_key, CopySource=source)
         return _object(size, made["CopyObjectResult"]["ETag"])
 
-    def holds(self, content: Content, seen: ExistingFile | None) -> bool:
+    def holds(self, content: Content, existing: ExistingFile | None) -> bool:
         """Whether the file has this content; reads the file if nothing else proves it."""
-        if seen is None or seen.folder or seen.size != content.size:
+        if existing is None or existing.folder or existing.size != content.size:
             return False
         kind, _, value = content.checksum.partition(":")
         if kind == "etag":
-            return seen.version == content.checksum
+            return existing.version == content.checksum
         # A different ETag proves nothing: with some encryptions, and for multipart uploads, it is no MD5.
-        return (kind == "md5" and seen.md5 == value) or self.digest(kind) == value
+        return (kind == "md5" and existing.md5 == value) or self.digest(kind) == value
 
     def digest(self, kind: str = "md5") -> str:
         """The checksum of its content, by reading all of it; empty if the file is gone.
@@ -207,26 +207,30 @@ class Place:
             else:
                 self.fs.rm_file(self.path)
 
-    def check_planned(self, planned: ExistingFile, what: str) -> ExistingFile | None:
+    def check_planned(self, planned: ExistingFile, purpose: str) -> ExistingFile | None:
         """The existing file, if it is the planned one.
 
         Raises :class:`~distop.errors.StepConflict` naming both if it is something else (C14).
         """
-        seen = self.seen()
-        if seen is None or (seen.size, seen.version, seen.folder) == (planned.size, planned.version, False):
-            return seen
+        existing = self.existing()
+        if existing is None or (existing.size, existing.version, existing.folder) == (
+            planned.size,
+            planned.version,
+            False,
+        ):
+            return existing
         raise StepConflict(
-            f"{self.url} has changed since {what} was planned: it was {planned}, and is {seen}",
-            details={"path": self.url, "planned": str(planned), "found": str(seen)},
+            f"{self.url} has changed since {purpose} was planned: it was {planned}, and is {existing}",
+            details={"path": self.url, "planned": str(planned), "found": str(existing)},
         )
 
 
-def _seen_locally(path: str) -> ExistingFile | None:
+def _existing_locally(path: str) -> ExistingFile | None:
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return ExistingFile(found.st_size, f"mtime:{found.st_mtime_ns}", folder=stat.S_ISDIR(found.st_mode))
+    return ExistingFile(status.st_size, f"mtime:{status.st_mtime_ns}", folder=stat.S_ISDIR(status.st_mode))
 
 
 def _object(size: int, tag: str) -> ExistingFile:
