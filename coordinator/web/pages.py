@@ -6,7 +6,6 @@ undefined name in a template is an error, never an empty text.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -22,6 +21,7 @@ from distop.coordinator.views.jobs import STATES, Failure, grouped
 from distop.coordinator.views.messages import state_of_batch
 from distop.coordinator.views.why import Need, long_call, many, seconds_of, short_name, span
 from distop.coordinator.web.charts import HEIGHT, WIDTH, by_day, over_time, phases
+from distop.coordinator.web.commands import command
 from distop.coordinator.web.reads import HISTORY, LIVE, MAX_ACTIVE, WATERMARKS
 from distop.proto import distop_pb2 as pb
 from distop.proto.json_text import from_json, series_of, violations_of
@@ -157,19 +157,14 @@ def to_mend(name: str, listed: pb.ListSnapshotsResponse) -> list[ToMend]:
     found, more = [], "+" if listed.next_page_token else ""
     for one in listed.snapshots:
         if one.present and one.small_files >= MANY_SMALL:
-            found.append(ToMend(f"{many(one.small_files, 'small file')}", shell("distop compact", name)))
+            found.append(ToMend(f"{many(one.small_files, 'small file')}", command("compact table", name)))
         if one.present and one.delete_files:
             deletes = many(one.delete_files, "file of row deletes", "files of row deletes")
-            found.append(ToMend(deletes, shell("distop compact", name)))
+            found.append(ToMend(deletes, command("compact table", name)))
     if len(listed.snapshots) >= MANY_SNAPSHOTS:
         kept = f"{len(listed.snapshots):,}{more} snapshots are kept"
-        found.append(ToMend(kept, shell("distop expire-snapshots", name)))
+        found.append(ToMend(kept, command("expire snapshots", name)))
     return found
-
-
-def shell(words: str, *names: str) -> str:
-    """A command as it is typed: names may need quotation marks."""
-    return f"{words} {shlex.join(names)}"
 
 
 def size(count: int) -> str:
@@ -238,7 +233,6 @@ ENVIRONMENT.globals |= {
     "phases": phases,
     "seconds_of": seconds_of,
     "series_of": series_of,
-    "shell": shell,
     "short": short,
     "short_name": short_name,
     "size": size,
@@ -247,6 +241,7 @@ ENVIRONMENT.globals |= {
     "state_of_batch": state_of_batch,
     "tally": tally,
     "to_mend": to_mend,
+    "typed": command,
     "url": url,
     "utc": partial(datetime.fromtimestamp, tz=UTC),
     "violations_of": violations_of,
