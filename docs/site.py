@@ -2,15 +2,17 @@
 
 The first page is README.md. CONTRIBUTING.md, SECURITY.md, CHANGELOG.md and the examples lie beside ``docs``.
 The reference is made from the code: the command's help, the docstrings of what programs import, and the proto
-file. ``llms.txt`` lists all pages for programs that read them.
+file, and the classes of errors and metrics. ``llms.txt`` lists all pages for programs that read them.
 """
 
 from __future__ import annotations
 
+import asyncio
 import posixpath
 import re
 from pathlib import Path
 
+import reference
 import typer.main
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -35,6 +37,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     made["reference/operations.md"] = _documented("Operation types", "distop.operations", OPERATIONS)
     proto = (ROOT / "proto" / "distop.proto").read_text()
     made["reference/api.md"] = f"# The gRPC API\n\nThe file that it is made from:\n\n```proto\n{proto}```\n"
+    made["reference/errors.md"] = _errors()
+    made["reference/metrics.md"] = _metrics()
     for uri, content in made.items():
         files.append(File.generated(config, uri, content=content))
     return files
@@ -73,3 +77,35 @@ def _command() -> str:
 
 def _documented(title: str, module: str, names: list[str]) -> str:
     return f"# {title}\n\n" + "\n".join(f"::: {module}.{name}\n" for name in names)
+
+
+def _errors() -> str:
+    lines = [
+        "# Errors",
+        "",
+        "What they have in common: [errors and exit codes](../operating.md#errors-and-exit-codes).",
+        "*retry*: the same call may succeed later without a change.",
+        "",
+        "| code | gRPC | exit | retry | meaning, and what to do |",
+        "|---|---|---|---|---|",
+    ]
+    for error in reference.errors():
+        retry = "yes" if error.retryable else ""
+        meaning = f"{error.meaning} *{error.hint}*" if error.hint else error.meaning
+        lines.append(f"| `{error.code}` | `{error.status}` | {error.exit_code} | {retry} | {meaning} |")
+    return "\n".join(lines) + "\n"
+
+
+def _metrics() -> str:
+    lines = [
+        "# Metrics",
+        "",
+        "Which of them deserve an alert:",
+        "[operating](../operating.md#monitoring-command-line-page-metrics-logs).",
+        "A counter is exposed with the suffix `_total`.",
+    ]
+    for service, served in asyncio.run(reference.families()).items():
+        lines += ["", f"## {service.capitalize()}", "", "| metric | type | what it counts |", "|---|---|---|"]
+        ours = (family for family in served if family.name.startswith("distop_"))
+        lines += [f"| `{family.name}` | {family.type} | {family.documentation} |" for family in ours]
+    return "\n".join(lines) + "\n"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import functools
+import runpy
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[2]
 TESTS = ROOT / "tests"
@@ -13,6 +15,12 @@ TESTS = ROOT / "tests"
 def product_sources() -> list[Path]:
     """Every module of the packages, in every room; as paths below ``src/distop``."""
     return sorted((ROOT / "src" / "distop").glob("*/**/*.py"))
+
+
+@functools.cache
+def reference() -> dict[str, Any]:
+    """The functions that make the reference of the documentation."""
+    return runpy.run_path(str(ROOT / "docs" / "reference.py"))
 
 
 @functools.cache

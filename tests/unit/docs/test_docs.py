@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import functools
 import importlib
-import inspect
 import re
 import tomllib
-from collections.abc import Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -15,10 +13,8 @@ import msgspec
 import pytest
 import yaml
 
-import distop
-from distop.cli.output.exits import EPILOG, exit_code
+from distop.cli.output.exits import EPILOG
 from distop.coordinator.doctor.findings import SEVERITIES
-from distop.errors import DistopError
 from distop.executor.checking.spark_setup import REMEDIES
 from distop.operations.registry import GROUP, Registry
 from distop.sources.kafka.ranges import KafkaArgument
@@ -26,7 +22,7 @@ from distop.spark_jobs.compact.argument import CompactArgument
 from distop.spark_jobs.delete.argument import DeleteArgument
 from distop.spark_jobs.ingest.argument import IngestArgument
 from support.metrics import families
-from support.repository import ROOT, product_sources
+from support.repository import ROOT, product_sources, reference
 
 PACKAGES = tomllib.loads((ROOT / "pyproject.toml").read_text())
 DOCUMENTS = [
@@ -50,32 +46,9 @@ def rows(text: str) -> list[list[str]]:
     return [[cell.strip().strip("`") for cell in line.strip("|").split("|")] for line in lines[2:]]
 
 
-def modules() -> Iterator[str]:
-    """All modules of the packages, but those that run a program when they are loaded."""
-    for path in product_sources():
-        parts = path.relative_to(ROOT / "src").with_suffix("").parts
-        if parts[-1] not in ("__init__", "__main__"):
-            yield ".".join(parts)
-
-
-def all_errors(kind: type[DistopError] = DistopError) -> Iterator[type[DistopError]]:
-    if kind.__module__.startswith(f"{distop.__name__}."):
-        yield kind
-    for narrower in kind.__subclasses__():
-        yield from all_errors(narrower)
-
-
-def meaning(kind: type[DistopError]) -> str:
-    """The first paragraph of its docstring; the root of all errors has a text of its own."""
-    if kind is DistopError:
-        return "A defect, or an error of a kind that has no code."
-    return " ".join((inspect.getdoc(kind) or "").partition("\n\n")[0].split())
-
-
 def test_every_error_is_documented_with_its_exit_code_and_its_meaning() -> None:
-    for name in modules():
-        importlib.import_module(name)
-    known = {(e.code, str(exit_code(e())), "yes" if e.retryable else "", meaning(e)) for e in all_errors()}
+    errors = reference()["errors"]()
+    known = {(e.code, str(e.exit_code), "yes" if e.retryable else "", e.meaning) for e in errors}
     documented = [tuple(row) for row in rows(section("docs/operating.md", "errors"))]
     assert set(documented) == known, REMEDY
     assert len(documented) == len(known)
