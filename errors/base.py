@@ -81,6 +81,16 @@ class DistopError(Exception):
         except ValueError:
             return 0.0
 
+    def fields(self) -> dict[str, Any]:
+        """The error as JSON."""
+        return {
+            "code": self.code,
+            "message": self.message,
+            "hint": self.hint,
+            "retryable": self.retryable,
+            "details": self.details,
+        }
+
     def __str__(self) -> str:
         return f"{self.message} ({self.hint})" if self.hint else self.message
 

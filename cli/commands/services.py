@@ -21,7 +21,7 @@ from distop.cli.options.services import Access, Allow, CallerLimits, Etcd, Serve
 from distop.cli.options.session import DEFAULT_ADDRESS, Connected, WithOutput
 from distop.cli.output.base import Output
 from distop.cli.output.exits import SOMETHING_WRONG
-from distop.errors import DistopError, InvalidArgument, Unavailable
+from distop.errors import DistopError, InvalidArgument, Unavailable, require
 from distop.process.logs import Level, LogFormat, configure
 
 if TYPE_CHECKING:
@@ -246,6 +246,20 @@ def dev(
         secure=secure,
     )
     Dev(config, out).run()
+
+
+@command(app, rich_help_panel=PANEL)
+def mcp(session: Connected) -> None:
+    """Serve the Model Context Protocol on stdin and stdout, for an assistant: it reads tables, operations and
+    findings, and previews operations. It changes nothing.
+
+    The assistant starts it: name it this command, and DISTOP_ADDRESS and DISTOP_TOKEN_FILE for its
+    environment. Needs the extra mcp.
+    """
+    require("mcp", "mcp", "distop mcp")
+    from distop.cli.mcp_server import serve
+
+    serve(session.client)
 
 
 def _checked(

@@ -77,14 +77,7 @@ class JsonOutput(Output):
         pass
 
     def error(self, error: DistopError) -> None:
-        shown = {
-            "code": error.code,
-            "message": error.message,
-            "hint": error.hint,
-            "retryable": error.retryable,
-            "details": error.details,
-            "exit_code": exit_code(error),
-        }
+        shown = error.fields() | {"exit_code": exit_code(error)}
         print(json.dumps({"error": shown}), file=sys.stderr, flush=True)
 
 

@@ -420,14 +420,7 @@ def _static(name: str, kind: str) -> Callable[[Request], Awaitable[Response]]:
 
 
 def _json_problem(error: DistopError) -> Response:
-    fields = {
-        "code": error.code,
-        "message": error.message,
-        "hint": error.hint,
-        "retryable": error.retryable,
-        "details": error.details,
-    }
-    text = json.dumps({"error": fields}, ensure_ascii=False)
+    text = json.dumps({"error": error.fields()}, ensure_ascii=False)
     return Response(text, HTTP_STATUS[error.kind], media_type="application/json")
 
 
