@@ -278,6 +278,10 @@ bench-catalog: setup ## commits per second to one table and to 100, against pyic
 bench-merge: setup ## rows merged into a table by keys, against Spark's join and pyiceberg's upsert
 	$(BIN)/python bench/merge.py $(ARGS)
 
+.PHONY: bench-page
+bench-page: setup ## the page with 10,000 tables and an operation of 100,000 jobs
+	$(BIN)/python bench/page.py $(ARGS)
+
 .PHONY: bench-scale
 bench-scale: setup ## how cost grows with executors, tables, watchers, watermarks and history (docs/scaling.md, docs/sizing.md)
 	PYTHONPATH=bench $(BIN)/python bench/scale/run.py $(ARGS)

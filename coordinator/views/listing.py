@@ -47,6 +47,9 @@ LOOKED = 20_000
 
 TOGETHER = 200
 """Tables whose operations are read together."""
+LOOKED_TABLES = 4_000
+"""Tables whose operations one call reads for those that match its filter; the next page continues after them.
+It takes about half a second, however few match."""
 PEEKED = 10
 """Ended operations of each table in such a read; if a table has more, all are read afterwards."""
 
@@ -122,7 +125,8 @@ async def first_tables(
 
 
 async def list_operations(client: EtcdClient, request: pb.ListOperationsRequest) -> pb.ListOperationsResponse:
-    """One page of operations: table by table, the newest first."""
+    """One page of operations: table by table, the newest first. It may have fewer than it has room for, or
+    none: so many tables were read (:data:`LOOKED_TABLES`), and its token continues after them."""
     if request.table:
         request.table = check_table_name(request.table)
     by_time = not request.table and request.HasField("since")
@@ -159,14 +163,15 @@ async def _page(
 ) -> pb.ListOperationsResponse:
     response, used = pb.ListOperationsResponse(), 0
     async with aclosing(_by_table(client, request, token)) as tables:
-        async for table, operations in tables:
+        async for table, operations, looked in tables:
             offset = token.offset if table == token.after else 0
             room = size - len(response.operations)
             wanted = operations[offset : offset + room]
             chosen = fitting(wanted, used)
             used += sum(message.ByteSize() for message in chosen)
             response.operations.extend(chosen)
-            if len(response.operations) == size or len(chosen) < len(wanted):
+            full = len(response.operations) == size or len(chosen) < len(wanted)
+            if full or looked >= LOOKED_TABLES:
                 response.next_page_token = PageToken(token.revision, table, offset + len(chosen)).encode()
                 break
     return response
@@ -178,7 +183,7 @@ async def _page_by_time(
     """Those of all tables, the newest first. Reads every table, and keeps little more than it returns."""
     best: list[pb.Operation] = []
     async with aclosing(_by_table(client, request, PageToken(token.revision))) as tables:
-        async for _, operations in tables:
+        async for _, operations, _ in tables:
             if token.at is not None:
                 operations = [
                     operation for operation in operations if _newest(operation) < (token.at, token.after)
@@ -200,12 +205,14 @@ def _newest(message: pb.Operation) -> tuple[int, str]:
 
 async def _by_table(
     client: EtcdClient, request: pb.ListOperationsRequest, token: PageToken
-) -> AsyncGenerator[tuple[str, list[pb.Operation]], None]:
-    """Tables with operations, each with all operations that match the filter, the newest first.
+) -> AsyncGenerator[tuple[str, list[pb.Operation], int], None]:
+    """Tables with operations, each with all operations that match the filter, the newest first, and how many
+    tables have been read with it.
 
     Bounded: few are live, and the history of a table is pruned. Most tables have nothing to show: some are
-    read together.
+    read together. The last of these always comes, so that the caller can stop there.
     """
+    looked = 0
     live = bool(request.states) and not ENDED_STATES.intersection(request.states)
     sees = caller().sees
     async with aclosing(_tables(client, request.table, token, live=live)) as lists:
@@ -218,8 +225,10 @@ async def _by_table(
                 read = await client.read_many(gets, revision=token.revision)
                 for number, keys in enumerate(tables):
                     results = [read.got(number * each + at) for at in range(each)]
-                    if any(results):
-                        yield keys.name, await _operations_of(client, keys, request, token.revision, *results)
+                    looked += 1
+                    if any(results) or number == len(tables) - 1:
+                        matches = await _operations_of(client, keys, request, token.revision, *results)
+                        yield keys.name, matches, looked
 
 
 def _peeks(keys: TableKeys, *, live: bool) -> tuple[Get, ...]:

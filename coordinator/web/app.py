@@ -342,7 +342,7 @@ class WebServer:
         asked = {name: query.text(name) for name in ("table", "type", "states", "page_token")}
         request = _operations(query, page_size=OPERATIONS)
         listed = await self._reads.ask(self._reads.operations.ListOperations, request, keep_s=1.0)
-        return {"listed": listed, "asked": asked}
+        return {"listed": listed, "asked": asked, "OPERATIONS": OPERATIONS}
 
     async def _search(self, query: Query) -> dict[str, Any] | _Elsewhere:
         text = query.needed("q").strip()

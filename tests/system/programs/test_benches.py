@@ -48,6 +48,11 @@ KEYS = {
     "failover": words("crash_over_ttl_s_max graceful_ms_max rebuild_10k_s"),
     "index": words("build_s files_opened_fraction index_files_opened lookup_speedup"),
     "merge": words("recent_over_pyiceberg recent_over_spark spread_over_spark"),
+    "page": words(
+        "empty_page_ms home_ms home_worst_ms members_page_ms members_worst_ms operation_page_ms "
+        "operation_worst_ms operations_page_ms operations_worst_ms rss_mb search_page_ms search_worst_ms "
+        "table_page_ms table_worst_ms"
+    ),
     "security": words("plain_jobs_per_s_10k plain_p50_ms secure_over_plain_10k secure_p50_extra_ms"),
     "spark": words("ratio_10k ratio_1k ratio_1k_default"),
     "write": words("native_over_distop native_over_distop_cpu native_over_write native_over_write_cpu"),

@@ -49,6 +49,26 @@ async def test_operations_of_few_tables_among_many(client: EtcdClient, page_size
         assert live_requests < 16
 
 
+async def test_a_filter_that_hardly_matches_reads_so_many_tables_a_page(
+    client: EtcdClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G3: no page reads all tables, and no operation is missed or listed twice."""
+    monkeypatch.setattr(listing, "LOOKED_TABLES", 40)
+    monkeypatch.setattr(listing, "TOGETHER", 15)
+    for number in range(100):
+        keys = client.keyspace.table(f"t{number:03d}")
+        record = TableRecord(name=keys.name, location=f"file:///x/{keys.name}")
+        ended = Put(keys.history_prefix + b"noop.1", _line(1))
+        matches = Put(keys.history_prefix + b"rare.1", _line(2))
+        await client.txn(Txn(then=(*table_puts(keys, record), matches if number % 45 == 44 else ended)))
+    request, pages = pb.ListOperationsRequest(type="rare"), list[list[str]]()
+    while not pages or request.page_token:
+        page = await list_operations(client, request)
+        pages.append([one.table for one in page.operations])
+        request.page_token = page.next_page_token
+    assert pages == [[], ["t044"], ["t089"]]
+
+
 async def test_a_page_by_time_takes_little_work(client: EtcdClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """G3: the newest of all tables, for little work."""
     space, newest, sorted_by = client.keyspace, listing._newest, Counter[str]()
