@@ -90,8 +90,8 @@ class BenchTable:
         context = FinishContext(
             table=self._record,
             keys=keys,
-            head=read.one(0, keys.head),
-            watermarks=read.one(1, keys.watermarks),
+            head=read.single(0, keys.head),
+            watermarks=read.single(1, keys.watermarks),
             view=view,
         )
         shares = [each.prepare(context) for each in (WatermarkStep(), step)]

@@ -189,7 +189,7 @@ class Namespaces:
 
         async def decide(read: etcd.TxnResult) -> tuple[etcd.Txn | None, bool]:
             nonlocal existing
-            kv = read.one(0, key)
+            kv = read.single(0, key)
             if (op := wanted(kv)) is None:
                 return None, False
             existing = op.value if isinstance(op, etcd.Put) else b""
@@ -200,7 +200,7 @@ class Namespaces:
 
         def is_own_write(read: etcd.TxnResult) -> bool | None:
             # It does not matter which caller wrote the same value.
-            return True if read.one(0, key).value == existing else None
+            return True if read.single(0, key).value == existing else None
 
         subject, replied = f"namespace {name!r}", lambda: reached("namespace.after")
         return self._etcd.run(

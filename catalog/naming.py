@@ -203,7 +203,7 @@ class Naming:
         def is_own_write(read: etcd.TxnResult) -> bool | None:
             renamed, as_before = (
                 kv.exists and decode(kv.value, TableRecord, kv.key).uuid == record.uuid
-                for kv in (read.one(0, new.table), read.one(1, old.table))
+                for kv in (read.single(0, new.table), read.single(1, old.table))
             )
             # Under neither name: it may have been renamed or dropped since.
             return True if renamed else False if as_before else None

@@ -123,19 +123,19 @@ def reads(keys: TableKeys) -> tuple[Get, ...]:
 def pointer_of(keys: TableKeys, result: TxnResult) -> Pointer:
     """The pointer from the results of :func:`reads`."""
     return Pointer(
-        record_kv=result.one(0, keys.table),
-        head_kv=result.one(1, keys.head),
-        run_ops_kv=result.one(2, keys.run_ops),
+        record_kv=result.single(0, keys.table),
+        head_kv=result.single(1, keys.head),
+        run_ops_kv=result.single(2, keys.run_ops),
         leftovers=bool(result.got(3)),
-        view_kv=result.one(4, keys.view),
+        view_kv=result.single(4, keys.view),
     )
 
 
 def brief_pointer_of(keys: TableKeys, result: TxnResult, at: int = 0) -> Pointer:
     """Record and head alone, from the first two of :func:`reads`, which are at this place of the results."""
     return Pointer(
-        record_kv=result.one(at, keys.table),
-        head_kv=result.one(at + 1, keys.head),
+        record_kv=result.single(at, keys.table),
+        head_kv=result.single(at + 1, keys.head),
         run_ops_kv=KeyValue.missing(keys.run_ops),
         view_kv=KeyValue.missing(keys.view),
     )
@@ -234,7 +234,7 @@ class Pointers:
             read = self._read_many(gets)
             for position, keys in enumerate(tables):
                 record, head = (
-                    read.one(2 * position + at, key) for at, key in enumerate((keys.table, keys.head))
+                    read.single(2 * position + at, key) for at, key in enumerate((keys.table, keys.head))
                 )
                 if record.exists and head.exists and _is_iceberg(record):
                     yield keys.name

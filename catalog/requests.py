@@ -31,7 +31,7 @@ from distop.catalog.pointers import FOREIGN
 from distop.catalog.rebasing import is_same
 from distop.errors import DistopError, InvalidArgument, RequestIdReused
 from distop.lake.iceberg.provenance import FOREIGN_REQUEST, difference_of_rollback
-from distop.metastore.backlog.undoing import rollback_txn, still_done
+from distop.metastore.backlog.undoing import effective_operation, rollback_txn
 from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.etcd.txn import Txn
 from distop.metastore.operations.starting import done_otherwise, forget_requests
@@ -117,7 +117,7 @@ def is_done(etcd: SyncEtcd, keys: TableKeys, request_id: str, metadata: TableMet
     if not kv.exists:
         return False
     record = decode(kv.value, RequestRecord, kv.key)
-    etcd.run(lambda client: still_done(client, keys, request_id, record))
+    etcd.run(lambda client: effective_operation(client, keys, request_id, record))
     if record.digest != FOREIGN:
         raise RequestIdReused(
             f"request id {request_id!r} was used for {record.operation}", details={"field": FOREIGN_REQUEST}

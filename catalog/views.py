@@ -58,7 +58,7 @@ class Views:
         )
 
         def is_own_write(read: etcd.TxnResult) -> bool:
-            current, claimed = _record(read.one(0, keys.view)), owner_of(read.one(1, claim.key))
+            current, claimed = _record(read.single(0, keys.view)), owner_of(read.single(1, claim.key))
             # It may have been renamed since.
             return record.uuid in {owner.uuid for owner in (current, claimed) if owner is not None}
 
@@ -90,7 +90,7 @@ class Views:
             txn += self._passed_on(self._claim(name, before), self._claim(name, record))
 
         def is_own_write(read: etcd.TxnResult) -> bool | None:
-            if (current := _record(read.one(0, keys.view))) is None:
+            if (current := _record(read.single(0, keys.view))) is None:
                 return None
             if current.metadata_location in (record.metadata_location, before.metadata_location):
                 return current.metadata_location == record.metadata_location
@@ -109,7 +109,7 @@ class Views:
             txn += claim.given_up(self._pointers.existing(claim))
 
             def is_own_write(read: etcd.TxnResult) -> bool:
-                current = _record(read.one(0, key))
+                current = _record(read.single(0, key))
                 return current is None or current.uuid != record.uuid
 
             reached("catalog.drop.before")
@@ -138,7 +138,7 @@ class Views:
 
             def is_own_write(read: etcd.TxnResult) -> bool | None:
                 old, renamed = (
-                    _record(read.one(at, key_of_view)) for at, key_of_view in enumerate((key, target.view))
+                    _record(read.single(at, key_of_view)) for at, key_of_view in enumerate((key, target.view))
                 )
                 if renamed is not None and renamed.uuid == record.uuid:
                     return True

@@ -40,11 +40,11 @@ from distop.metastore.members.installation import enter
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.members.registration import (
     change_own_record,
+    held_up_now,
     incarnation,
     own_record,
     registered,
     slow_etcd,
-    still,
 )
 from distop.metastore.records.member import HeldUp, LongCall
 from distop.metastore.tables.audit import Denials
@@ -294,7 +294,7 @@ async def _report(
         long = planning.long()[:MAX_REPORTED]
         calls = [LongCall(table=call.table, what=call.label, since=call.at) for call in long]
         words = "; ".join(filter(None, (slow_etcd(session.trips), refused)))
-        held_up = still(reported[1] if reported else [], {"": words})
+        held_up = held_up_now(reported[1] if reported else [], {"": words})
         if (calls, held_up) == reported:
             continue
         key = client.keyspace.coordinator(member)

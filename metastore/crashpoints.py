@@ -60,12 +60,12 @@ def parse(plan: str) -> dict[str, Armed]:
     """The points of a plan; raises :class:`~distop.errors.InvalidArgument` if it is invalid."""
     armed = {}
     for item in filter(None, (part.strip() for part in plan.split(","))):
-        found = _ITEM.fullmatch(item)
-        if found is None:
+        match = _ITEM.fullmatch(item)
+        if match is None:
             raise InvalidArgument(
                 f"{item!r} does not arm a crash point", hint="write name=die, name=lost or name=sleep:SECONDS"
             )
-        armed[found["name"]] = Armed(found["action"], int(found["hit"] or 1))
+        armed[match["name"]] = Armed(match["action"], int(match["hit"] or 1))
     return armed
 
 

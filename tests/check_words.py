@@ -56,8 +56,17 @@ def _files() -> list[str]:
 def problems(source: str) -> Iterator[Problem]:
     """The problems of a Python module."""
     tree = ast.parse(source)
+    fields = {
+        id(statement.target)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+        for statement in node.body
+        if isinstance(statement, ast.AnnAssign)
+    }
     for node in ast.walk(tree):
         for name in _names(node):
+            if id(node) in fields and name in LIST["fields"]:
+                continue
             yield from in_name(name, getattr(node, "lineno", 1))
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
             yield from in_text(node.value, node.lineno)

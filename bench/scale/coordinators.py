@@ -63,7 +63,7 @@ class Bench:
 
     async def _drained(self, last: str) -> bool | None:
         read = await self._etcd.txn(Txn(then=tuple(Get(keys.ordering) for keys in self._keys)))
-        standing = [ordering_of(read.one(index, keys.ordering)) for index, keys in enumerate(self._keys)]
+        standing = [ordering_of(read.single(index, keys.ordering)) for index, keys in enumerate(self._keys)]
         return all(ordering.last >= last for ordering in standing) or None
 
 

@@ -139,7 +139,7 @@ async def new_leader(client: EtcdClient, processes: Processes) -> float:
         """Whether all are led by a member; of no particular one: by anybody."""
         kvs = [client.keyspace.table(name).coordinator for name in names]
         read = await client.read_many([Get(key) for key in kvs])
-        found = [read.one(index, key) for index, key in enumerate(kvs)]
+        found = [read.single(index, key) for index, key in enumerate(kvs)]
         leaders = {decode(kv.value, LeaderRecord, kv.key).address for kv in found if kv.exists}
         return (all(kv.exists for kv in found) and (not by or leaders == {by})) or None
 

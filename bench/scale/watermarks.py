@@ -80,7 +80,7 @@ class Marked:
         """An operation that has read ten new files of a folder, a different one each time."""
         source = self._folder(turn * 7919 * FOLDER_FILES % self.entries)
         moves = {
-            f"new-{turn:06}-{file}.csv": WatermarkMove(after=NOW, beside="older") for file in range(MOVED)
+            f"new-{turn:06}-{file}.csv": WatermarkMove(after=NOW, neighbours="older") for file in range(MOVED)
         }
         arg = OperationArg(
             table=self.name, type="ingest", instance=turn + 1, uuid=f"{turn:012x}", watermarks={source: moves}

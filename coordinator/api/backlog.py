@@ -139,9 +139,9 @@ class BacklogService(distop_pb2_grpc.BacklogServiceServicer):
         read = await self._client.read_at_once(gets)
         if not read.got(0):
             raise TableNotFound.named(keys.name)
-        kvs = ((state, read.one(2 + index, key)) for index, (state, key) in enumerate(places))
+        kvs = ((state, read.single(2 + index, key)) for index, (state, key) in enumerate(places))
         batches = [batch_message(batch, state, kv) for state, kv in kvs if kv.exists]
-        ordering = ordering_of(read.one(1, keys.ordering))
+        ordering = ordering_of(read.single(1, keys.ordering))
         return pb.ListBacklogResponse(
             batches=fitting(batches), ordering=ordering_message(keys.name, ordering, read.revision)
         )

@@ -124,7 +124,7 @@ class ClusterService(distop_pb2_grpc.ClusterServiceServicer):
         gets = [Get(keyspace.table(table).coordinator) for table in tables]
         read = await self._client.read_many(gets)
         for number, (table, get) in enumerate(zip(tables, gets, strict=True)):
-            leader = read.one(number, get.key)
+            leader = read.single(number, get.key)
             if leader.exists:
                 try:
                     record = decode(leader.value, LeaderRecord, leader.key)

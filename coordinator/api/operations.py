@@ -238,7 +238,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
         keys = self._client.keyspace.table(operation.table)
         wanted = (keys.table, keys.operation(operation).arg, keys.history(operation))
         read = await self._client.read_at_once([Get(key) for key in wanted])
-        table, arg, ended = (read.one(index, key) for index, key in enumerate(wanted))
+        table, arg, ended = (read.single(index, key) for index, key in enumerate(wanted))
         if not table.exists or not (arg.exists or ended.exists):
             raise not_found(operation)
         record = decode(table.value, TableRecord, table.key)
@@ -258,7 +258,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
         operation = OperationId.parse(request.name)
         keys = self._client.keyspace.table(operation.table)
         read = await self._client.read_at_once([Get(keys.table), Get(keys.history(operation))])
-        table, ended = read.one(0, keys.table), read.one(1, keys.history(operation))
+        table, ended = read.single(0, keys.table), read.single(1, keys.history(operation))
         if not table.exists or not ended.exists:
             message = await self._get(operation)  # it runs, or its series goes on, or it never was
             raise PreconditionFailed(

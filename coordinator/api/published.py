@@ -82,7 +82,7 @@ class StoredCalls:
         """Record and head of a table. Raises :class:`~distop.errors.TableNotFound`."""
         keys = self._client.keyspace.table(check_table_name(name))
         result = await self._client.read_at_once([Get(keys.table), Get(keys.head)])
-        table, head = result.one(0, keys.table), result.one(1, keys.head)
+        table, head = result.single(0, keys.table), result.single(1, keys.head)
         if not table.exists:
             raise TableNotFound.named(keys.name)
         published = decode(head.value, Head, head.key) if head.exists else None

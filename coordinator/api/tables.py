@@ -106,7 +106,7 @@ class Altering:
                 await self._blocking(keys.name, written.pop().discard)
 
         async def decide(read: TxnResult) -> tuple[Txn | None, bool]:
-            table, head, run_ops = (read.one(index, get.key) for index, get in enumerate(reads))
+            table, head, run_ops = (read.single(index, get.key) for index, get in enumerate(reads))
             if not table.exists:
                 raise TableNotFound.named(keys.name)
             record = decode(table.value, TableRecord, table.key)
@@ -301,14 +301,14 @@ class TableService(PublishedCalls):
             )
 
         async def decide(read: TxnResult) -> tuple[Txn | None, None]:
-            current, dropped = read.one(0, keys.table), read.one(1, tombstone)
-            if read.one(2, keys.view).exists:
+            current, dropped = read.single(0, keys.table), read.single(1, tombstone)
+            if read.single(2, keys.view).exists:
                 raise TableExists(f"{record.name!r} is the name of a view", details={"table": record.name})
             if current.exists:
                 if request_id in decode(current.value, TableRecord, current.key).altered:
                     return None, None
                 raise TableExists(f"table {record.name!r} already exists", details={"table": record.name})
-            if read.one(3, once).exists:
+            if read.single(3, once).exists:
                 return None, None  # it was made, and dropped since
             if dropped.exists:
                 # The leftovers of an interrupted drop must not become this table's past.

@@ -65,7 +65,7 @@ async def share_of(
     if not arg.batches:
         return Txn()
     read = await client.read_at_once([Get(keys.backlog(batch)) for batch in arg.batches])
-    kvs = [read.one(index, keys.backlog(batch)) for index, batch in enumerate(arg.batches)]
+    kvs = [read.single(index, keys.backlog(batch)) for index, batch in enumerate(arg.batches)]
     compares = (unchanged(ordering_kv), *(unchanged(kv) for kv in kvs))
     # An entry that was removed by hand, or given to another operation, is no longer ours.
     entries = [

@@ -114,7 +114,7 @@ class Reader:
             self._late = True
             raise
         self._last_unordered = unordered[-1].key if len(unordered) == MAX_TOGETHER else b""
-        ordering_kv = read.one(0, keys.ordering)
+        ordering_kv = read.single(0, keys.ordering)
         ordering = ordering_of(ordering_kv)
         self._cursor = keys.backlog(ordering.last)
         lowest = [key for key in (self._lowest, *(kv.key for kv in heads[:1])) if key is not None]
@@ -124,7 +124,7 @@ class Reader:
         return Backlog(
             ordering=ordering,
             ordering_kv=ordering_kv,
-            index_kv=read.one(1, keys.backlog_index),
+            index_kv=read.single(1, keys.backlog_index),
             heads=[waiting for waiting in takewhile(bool, ordered) if waiting],
             unordered=[waiting for waiting in others if waiting],
             unreadable=None in ordered or None in others,

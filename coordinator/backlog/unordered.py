@@ -201,7 +201,7 @@ async def share_of_unordered(
     """The finishing transaction's part for the unordered batch that the operation applies."""
     key = keys.unordered(RUNNING, arg.unordered)
     read = await client.read_at_once([Get(keys.ordering), Get(key)])
-    ordering_kv, kv = read.one(0, keys.ordering), read.one(1, key)
+    ordering_kv, kv = read.single(0, keys.ordering), read.single(1, key)
     record = decode(kv.value, BatchRecord, kv.key) if kv.exists else None
     if record is None or record.operation != str(arg.id):
         return Txn((unchanged(kv),))  # it was removed by hand

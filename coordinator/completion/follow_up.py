@@ -103,7 +103,7 @@ class FollowUps:
         read = await self._client.read_at_once(wants)
         if read.got(1):
             raise RequestIdReused(f"request id {request.request_id!r} was used before")
-        next_instance, index = read.one(0, counter), read.one(2, index_key)
+        next_instance, index = read.single(0, counter), read.single(2, index_key)
         table = base.record
         if table is None:
             raise AssertionError("a table is not dropped while an operation is running")

@@ -265,7 +265,7 @@ async def apply(fixing: Fixing, finding: Finding) -> Reported:
                 # The entry of an earlier copy, whose reply was lost.
                 txn = Txn(fix.txn.compares, (*fix.txn.then, entry), (Get(entry.key),))
                 settled = await settle(client, txn, patience_s=client.config.timeout_s)
-                done = settled.succeeded or settled.one(0, entry.key).exists
+                done = settled.succeeded or settled.single(0, entry.key).exists
             case CollectKeys():
                 keys = client.keyspace.table(fix.operation.table)
                 await fixing.record(entry)

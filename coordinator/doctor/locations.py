@@ -58,7 +58,7 @@ async def read_claims(client: EtcdClient) -> AsyncGenerator[ObservedClaim, None]
             ]
             read = await client.read_at_once(gets)
             for index in range(len(some)):
-                kvs = [read.one(4 * index + at, gets[4 * index + at].key) for at in range(4)]
+                kvs = [read.single(4 * index + at, gets[4 * index + at].key) for at in range(4)]
                 if kvs[0].exists:
                     yield ObservedClaim(kvs[0], _place_of(space, kvs[0].key), owner_of(kvs[0]), *kvs[1:])
         if not page.more:

@@ -303,7 +303,7 @@ async def read_ends(client: EtcdClient, table: ObservedTable, done: Done) -> dic
             wanted += batch_keys(keys, name, ordered=ordered)
     wanted += map(keys.request, islice(done.requests, MAX_ROLLED_BACK))
     read = await client.read_many([Get(key) for key in wanted], revision=table.revision)
-    return {key: read.one(index, key) for index, key in enumerate(wanted)}
+    return {key: read.single(index, key) for index, key in enumerate(wanted)}
 
 
 class _RevisionReader:

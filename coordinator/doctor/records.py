@@ -264,7 +264,7 @@ async def remove_unreadable(client: EtcdClient, name: str, audit: Put | None) ->
     escaped = _ESCAPED.sub(lambda match: bytes([int(match[1], 16)]), literal)
 
     async def decide(read: TxnResult) -> tuple[Txn | None, Finding | None]:
-        kv = next((kv for kv in (read.one(0, literal), read.one(1, escaped)) if kv.exists), None)
+        kv = next((kv for kv in (read.single(0, literal), read.single(1, escaped)) if kv.exists), None)
         if kv is None:
             return None, None
         why = why_unreadable(space, kv)

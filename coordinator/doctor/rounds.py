@@ -289,7 +289,7 @@ class Doctor:
     async def _records(self, names: Sequence[str]) -> list[TableRecord | None]:
         keys = [self._client.keyspace.table(name).table for name in names]
         read = await self._client.read_many([Get(key) for key in keys])
-        return [table_record(read.one(index, key)) for index, key in enumerate(keys)]
+        return [table_record(read.single(index, key)) for index, key in enumerate(keys)]
 
     async def _staged_folders(self, table: TableRecord | None) -> list[str] | Exception:
         if table is None:

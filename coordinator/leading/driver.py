@@ -282,7 +282,7 @@ class TableDriver:
         ]
         read = await self._client.read_in_lane(wanted, self._keys.prefix)
         revision, active = read.revision, read.got(2)
-        self.key_read(read.one(0, self._keys.coordinator))
+        self.key_read(read.single(0, self._keys.coordinator))
         self._check()
         if read.counts[2] > len(active):
             active = (await self._client.scan(prefix, revision=revision, keys_only=True)).kvs
@@ -300,7 +300,7 @@ class TableDriver:
         """Begin to follow an operation, from its state at ``revision``."""
         keys = self._keys.operation(operation)
         read = await self._client.read_in_lane([Get(keys.arg, revision=revision)], self._keys.prefix)
-        arg_kv = read.one(0, keys.arg)
+        arg_kv = read.single(0, keys.arg)
         tracked = self._begin(keys, arg_kv) if arg_kv.exists else None
         if tracked is None:
             return

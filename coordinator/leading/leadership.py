@@ -278,7 +278,7 @@ class Leadership:
             gets = [Get(space.table(name).coordinator, keys_only=True) for name in wanted]
             read = await self._client.read_many(gets)
             for index, name in enumerate(wanted):
-                kv = read.one(index, gets[index].key)
+                kv = read.single(index, gets[index].key)
                 if name in drivers:
                     drivers[name].key_read(kv)
                 elif kv.lease == lease and name not in self._leaders:

@@ -140,7 +140,7 @@ async def mend(client: EtcdClient, wanted: Mending, *, now: float) -> AsyncGener
     """
     space = client.keyspace
     read = await client.txn(Txn(then=(Get(space.backup), Get(space.installation))))
-    mark, installation = read.one(0, space.backup), read.one(1, space.installation)
+    mark, installation = read.single(0, space.backup), read.single(1, space.installation)
     record = decode(installation.value, InstallationRecord, installation.key) if installation.exists else None
     if record is None:
         raise PreconditionFailed(f"there is no installation {space.name!r} in this etcd")
@@ -247,7 +247,7 @@ async def _over(
     txn = Txn((unchanged(mark), unchanged(installation)), ops, (Get(installation.key),))
     done = await settle(client, txn)
     # Refused: an earlier copy may have done it.
-    if not done.succeeded and done.one(0, installation.key).value != known:
+    if not done.succeeded and done.single(0, installation.key).value != known:
         raise PreconditionFailed(
             f"installation {target!r} is being changed by another process",
             hint=f"services do not begin yet; repeat: {AFTER_RESTORE}",

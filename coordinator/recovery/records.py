@@ -63,10 +63,10 @@ async def publish_again(
     read = await client.read_at_once(
         [Get(op.arg), Get(op.state), Get(keys.history(operation)), Get(keys.ordering)]
     )
-    if read.got(2) and not _has_staged(read.one(3, keys.ordering), operation):
+    if read.got(2) and not _has_staged(read.single(3, keys.ordering), operation):
         return False
     if read.got(0) and read.got(1):
-        arg = decode(read.one(0, op.arg).value, OperationArg, op.arg)
+        arg = decode(read.single(0, op.arg).value, OperationArg, op.arg)
         if arg.uuid == snapshot.uuid:
             await _finish(client, keys, op, epoch, arg, snapshot, now)
             return True
@@ -141,7 +141,7 @@ async def _remember(
     wanted = [line, number, keys.ordering, epoch.key, *places]
 
     async def decide(read: TxnResult) -> tuple[Txn | None, None]:
-        current = {key: read.one(index, key) for index, key in enumerate(wanted)}
+        current = {key: read.single(index, key) for index, key in enumerate(wanted)}
         if current[line].exists and not _has_staged(current[keys.ordering], operation):
             return None, None
         if current[epoch.key].create_revision != epoch.revision:
@@ -215,7 +215,7 @@ async def number_beyond(client: EtcdClient, keys: TableKeys, epoch: Epoch, opera
     key = keys.next_instance(operation.type)
 
     async def decide(read: TxnResult) -> tuple[Txn | None, None]:
-        current = read.one(0, key)
+        current = read.single(0, key)
         if int(current.value or b"1") > operation.instance:
             return None, None
         put = Put(key, str(operation.instance + 1).encode())

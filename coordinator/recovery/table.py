@@ -240,8 +240,8 @@ class TableMending:
         for arg in await active_operations(self._client, self._keys):
             op = self._keys.operation(arg.id)
             read = await self._client.read_at_once([Get(op.arg), Get(op.state)])
-            created = read.one(0, op.arg).create_revision
-            if created < self._restored.revision and read.one(1, op.state).value in (RUNNING, COMMITTING):
+            created = read.single(0, op.arg).create_revision
+            if created < self._restored.revision and read.single(1, op.state).value in (RUNNING, COMMITTING):
                 running.append(arg)
         return running
 
@@ -290,7 +290,7 @@ class TableMending:
         wanted = (self._keys.table, self._keys.head, self._keys.watermarks)
         for _ in range(RACES):
             read = await self._client.read_at_once([Get(key) for key in wanted])
-            table, head, recent = (read.one(index, key) for index, key in enumerate(wanted))
+            table, head, recent = (read.single(index, key) for index, key in enumerate(wanted))
             marks = marks_at(self._client, record, recent, read.revision)
             after = await asyncio.to_thread(_forward, marks, ahead.watermarks)
             last = ahead.publications[-1].operation if ahead.publications else ""

@@ -34,7 +34,7 @@ from distop.errors import (
 )
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.txn import DeleteRange, Get, KeyValue, Put, Txn, absent, unchanged
-from distop.metastore.operations.starting import digest_of, operation_in_the_way, said_of
+from distop.metastore.operations.starting import author_and_reason, digest_of, operation_in_the_way
 from distop.metastore.records.operation import OperationArg, PauseRecord
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import Head, TableRecord
@@ -190,7 +190,7 @@ class Ticker:
                 schedules[name] = kv, record
             except CorruptRecord as error:  # a newer version's, whose coordinators decide about it
                 log.error("schedule_unreadable", extra={"table": keys.name, "error": str(error)})
-        agenda, table, head, pause, run_ops = (read.one(at, get.key) for at, get in enumerate(wanted))
+        agenda, table, head, pause, run_ops = (read.single(at, get.key) for at, get in enumerate(wanted))
         unreadable = len(schedules) < len(read.got(len(wanted)))
         return TickerState(agenda, table, head, pause, run_ops, schedules, unreadable)
 
@@ -262,7 +262,7 @@ class Ticker:
         table, registry = self._keys.name, self._services.registry
         if read.pause.exists:
             pause = decode(read.pause.value, PauseRecord, read.pause.key)
-            raise TablePaused(f"table {table!r} is paused{said_of(pause)}")
+            raise TablePaused(f"table {table!r} is paused{author_and_reason(pause)}")
         request = body.request("", kind)
         other = operation_in_the_way(
             read.run_ops.value, request, lambda running: registry.compatible(kind, running)

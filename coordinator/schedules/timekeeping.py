@@ -265,7 +265,7 @@ class Timekeeping:
                 log.warning("heads_not_read", extra={"error": str(error)})
                 continue
             self._agenda.moved(
-                {get.key: read.one(index, get.key).mod_revision for index, get in enumerate(gets)}
+                {get.key: read.single(index, get.key).mod_revision for index, get in enumerate(gets)}
             )
             self._changed.set()
 

@@ -160,7 +160,7 @@ class Launcher:
             await asyncio.wait({task}, timeout=work.LONG_S)
             while not task.done():
                 read = await self._client.read_at_once([Get(pause), *(Get(kv.key) for kv in depends_on)])
-                current = (read.one(index, kv.key) for index, kv in enumerate(depends_on, 1))
+                current = (read.single(index, kv.key) for index, kv in enumerate(depends_on, 1))
                 if read.got(0) or any(now != kv for now, kv in zip(current, depends_on, strict=True)):
                     return None
                 await asyncio.wait({task}, timeout=LOOK_S)
@@ -178,6 +178,6 @@ class Launcher:
         epoch = self._term.epoch
         fenced = Txn((epoch.held(),), (), (Get(epoch.key),)) + txn
         result = await settle(self._client, fenced, replied=replied)
-        if not result.succeeded and result.one(0, epoch.key).create_revision != epoch.revision:
+        if not result.succeeded and result.single(0, epoch.key).create_revision != epoch.revision:
             raise LeadershipLost(f"table {self._keys.name!r}: epoch {epoch.revision} is over")
         return result.succeeded

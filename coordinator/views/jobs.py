@@ -48,7 +48,7 @@ async def read_jobs(
     wanted = [(keys.job_state(name), keys.claim(name), keys.tries(name)) for name in names]
     read = await client.read_many([Get(key) for job in wanted for key in job])
     kvs = [
-        [read.one(3 * number + at, key) for at, key in enumerate(job)] for number, job in enumerate(wanted)
+        [read.single(3 * number + at, key) for at, key in enumerate(job)] for number, job in enumerate(wanted)
     ]
     tries = await read_tries(client, keys, (tried for _, _, tried in kvs if tried.exists))
     words = {cell: word for word, cell in STATES.items()}

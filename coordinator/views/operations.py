@@ -253,7 +253,7 @@ async def read_own_keys(
         kvs = await asyncio.gather(*(client.get(name, revision=revision) for name in names))
     else:
         result = await client.txn(Txn(then=tuple(Get(name) for name in names)))
-        kvs, revision = [result.one(index, name) for index, name in enumerate(names)], result.revision
+        kvs, revision = [result.single(index, name) for index, name in enumerate(names)], result.revision
     return [kv for kv in kvs if kv.exists], revision
 
 

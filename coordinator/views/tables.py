@@ -70,7 +70,7 @@ async def _read(
     client: EtcdClient, gets: Sequence[Get], tables: Sequence[TableKeys], read: TxnResult
 ) -> list[KeyValue]:
     """The parts for some tables; the next batch is read separately where the first read lacks it."""
-    kvs = [read.one(index, get.key) for index, get in enumerate(gets)]
+    kvs = [read.single(index, get.key) for index, get in enumerate(gets)]
     for number, keys in enumerate(tables, 1):
         at = number * len(gets) // len(tables) - 1
         end = prefix_end(keys.backlog_prefix)
@@ -194,7 +194,7 @@ async def with_schedules(client: EtcdClient, table: pb.Table, reason: Reason, *,
     if ended:
         gets = [Get(key) for key in ended]
         read = await client.read_at_once(gets)
-        kvs = [read.one(index, get.key) for index, get in enumerate(gets)]
+        kvs = [read.single(index, get.key) for index, get in enumerate(gets)]
         notes += filter(None, (_ended(kv, *ended[kv.key]) for kv in kvs))
     if not notes:
         return reason

@@ -176,7 +176,7 @@ class Oversight:
         revision = known_at
         if not revision:
             # Most runs that are examined at all are over by now: one read shows it.
-            state = (await settle(self._client, Txn(then=(Get(keys.state),)), patience_s=PATIENCE_S)).one(
+            state = (await settle(self._client, Txn(then=(Get(keys.state),)), patience_s=PATIENCE_S)).single(
                 0, keys.state
             )
             if state.value != RUNNING:

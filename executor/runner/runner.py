@@ -130,7 +130,7 @@ class Runner:
                 words.setdefault(
                     str(operation), shortened(f"left to other executors after: {why}", MAX_WORDS)
                 )
-            current = registration.still(known, words)
+            current = registration.held_up_now(known, words)
             if current == known:
                 continue
             try:

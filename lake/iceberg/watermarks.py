@@ -78,15 +78,17 @@ def _check_surroundings(marks: Marks, moves: dict[str, dict[str, WatermarkMove]]
         for source, paths in moves.items()
         if "://" in source
         for path, move in paths.items()
-        if move.beside
+        if move.neighbours
     ]
     marks.look_around(f"{source}/{path}" for source, path, _ in guarded)
     for source, path, move in guarded:
         url = f"{source}/{path}"
         others = [entry for entry in marks.around(url) if entry[:2] != (source, path)]
-        if move.beside == "older":
+        if move.neighbours == "older":
             others = [entry for entry in others if not is_after(move.after, entry[2])]
-        other = next(iter(others), None) or (next(marks.below(url), None) if move.beside != "older" else None)
+        other = next(iter(others), None) or (
+            next(marks.below(url), None) if move.neighbours != "older" else None
+        )
         if other is not None:
             at = f"{other[0]}/{other[1]}"
             raise WatermarkConflict(

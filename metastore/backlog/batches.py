@@ -67,7 +67,7 @@ class Returning(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"
 
     operation: str
     """The operation that had applied it last."""
-    still: str = ""
+    remaining: str = msgspec.field(default="", name="still")
     """An earlier one whose rows are in the table: the batch is applied all the same."""
 
 

@@ -127,7 +127,7 @@ async def enqueue(
     )
 
     async def decide(read: etcd.TxnResult) -> tuple[etcd.Txn | None, Answer]:
-        table, ordering_kv, *own = (read.one(index, key) for index, key in enumerate(wanted))
+        table, ordering_kv, *own = (read.single(index, key) for index, key in enumerate(wanted))
         entry, applied, waiting, running, failed, done, *written = own
         if not table.exists:
             raise errors.TableNotFound.named(keys.name)
@@ -188,8 +188,8 @@ async def enqueue(
                 hint="if it was not, publish it with --republish",
                 details={"table": keys.name, "batch": batch},
             )
-        place = entry if in_order else waiting
-        replaced = [kv for kv, _ in queued if kv is not place]
+        before = entry if in_order else waiting
+        replaced = [kv for kv, _ in queued if kv is not before]
         left = ordering.unstaged() if ordering.has_staged(batch) else ordering
         left = batches.without_failed(left.without_rewritten(batch), batch)
         if anyway:
@@ -197,7 +197,7 @@ async def enqueue(
         if entry in replaced:
             left = batches.without_block(left, batch)
         value = encode(msgspec.structs.replace(entered, anyway=anyway))
-        ops: tuple[etcd.Op, ...] = (etcd.Put(place.key, value), etcd.Put(keys.backlog_index, b"{}"), *also)
+        ops: tuple[etcd.Op, ...] = (etcd.Put(before.key, value), etcd.Put(keys.backlog_index, b"{}"), *also)
         ops += tuple(etcd.DeleteRange(kv.key) for kv in replaced)
         compares = tuple(map(etcd.unchanged, (table, *own)))
         if left != ordering:
@@ -280,7 +280,7 @@ async def change_ordering(
     """
 
     async def decide(read: etcd.TxnResult) -> tuple[etcd.Txn | None, batches.OrderingRecord]:
-        table, kv = read.one(0, keys.table), read.one(1, keys.ordering)
+        table, kv = read.single(0, keys.table), read.single(1, keys.ordering)
         if not table.exists:
             raise errors.TableNotFound.named(keys.name)
         now = batches.ordering_of(kv)
@@ -484,7 +484,7 @@ async def unblock(
         )
 
     async def change(ordering: batches.OrderingRecord) -> tuple[batches.OrderingRecord, etcd.Txn] | None:
-        if batch and any(one.batch == batch for one in ordering.failed):
+        if batch and any(entry.batch == batch for entry in ordering.failed):
             return await of_unordered(ordering)
         block, staged = ordering.blocked, ordering.staged
         if block is None and staged is not None and not ordering.running and batch in ("", staged.batch):
@@ -552,8 +552,8 @@ async def take_back(
 
     async def change(now: batches.OrderingRecord) -> tuple[batches.OrderingRecord, etcd.Txn] | None:
         read = await client.read_at_once([etcd.Get(key) for key in places])
-        found = [read.one(index, key) for index, key in enumerate(places)]
-        existing = [(kv, decode(kv.value, batches.BatchRecord, kv.key)) for kv in found if kv.exists]
+        kvs = [read.single(index, key) for index, key in enumerate(places)]
+        existing = [(kv, decode(kv.value, batches.BatchRecord, kv.key)) for kv in kvs if kv.exists]
         if not existing:
             raise errors.NotFound(
                 f"no batch {batch!r} of table {keys.name!r} waits",
@@ -570,6 +570,6 @@ async def take_back(
         left = batches.without_block(batches.without_failed(now, batch), batch)
         left = left.unstaged() if left.has_staged(batch) else left
         deletes = tuple(etcd.DeleteRange(kv.key) for kv, _ in existing)
-        return left, etcd.Txn(tuple(etcd.unchanged(kv) for kv in found), deletes)
+        return left, etcd.Txn(tuple(etcd.unchanged(kv) for kv in kvs), deletes)
 
     return await change_ordering(client, keys, change, request=request, also=also)

@@ -37,7 +37,7 @@ class UndoneRequest(msgspec.Struct, kw_only=True, omit_defaults=True, rename="ca
 
     operation: str = ""
     """What it had started last; empty: a commit of another program."""
-    still: str = ""
+    remaining: str = msgspec.field(default="", name="still")
     """What it had started before, whose rows are in the table: so the request is done all the same."""
     by: str
     """The operation that rolled its rows back."""
@@ -88,7 +88,7 @@ async def rollback_txn(
         A batch that comes back is being applied again.
     """
     read = await client.read_at_once([etcd.Get(keys.ordering), etcd.Get(keys.undone)])
-    ordering_kv, undone_kv = read.one(0, keys.ordering), read.one(1, keys.undone)
+    ordering_kv, undone_kv = read.single(0, keys.ordering), read.single(1, keys.undone)
     txn = _requests(keys, undone_kv, moved, by=by, now=now)
     gone, back, left = moved.gone, moved.back, moved.left
     if not any((gone.batches, gone.unordered, back.batches, back.unordered)):
@@ -101,7 +101,7 @@ async def rollback_txn(
     if not changed.running:  # otherwise its publication finds out
         changed = changed.unstaged()
     changed = changed.without_rewritten(*returning, *unordered)
-    if any(not one.still for one in (*returning.values(), *unordered.values())):
+    if any(not entry.remaining for entry in (*returning.values(), *unordered.values())):
         awaiting = "" if changed.awaiting in returning else changed.awaiting
         changed = msgspec.structs.replace(changed, gate="closed", closed_by=by, held_by=by, awaiting=awaiting)
     changed, again = await _applied_again(client, keys, changed, moved, now)
@@ -117,7 +117,7 @@ async def rollback_txn(
 def _returning(gone: Mapping[str, str], left: Mapping[str, str]) -> dict[str, batches.Returning]:
     """The batches to put back."""
     return {
-        name: batches.Returning(operation=operation, still=left.get(name, ""))
+        name: batches.Returning(operation=operation, remaining=left.get(name, ""))
         for name, operation in gone.items()
     }
 
@@ -128,18 +128,21 @@ def _requests(
     """The part for the requests: what the last operation of each has written is in the table, what an earlier
     one has, or nothing."""
     known = decode(kv.value, UndoneRecord, kv.key).requests if kv.exists else {}
-    gone, left = moved.gone.requests, {name: one[0] for name, one in moved.left.requests.items()}
-    found = {name: one for name, one in known.items() if one.forget_at > now}
+    gone, left = (
+        moved.gone.requests,
+        {name: operations[0] for name, operations in moved.left.requests.items()},
+    )
+    undone = {name: request for name, request in known.items() if request.forget_at > now}
     for name, (operation, forget_at) in gone.items():
-        before = found.get(name)
-        if before is not None and before.still == operation:
+        before = undone.get(name)
+        if before is not None and before.remaining == operation:
             operation = before.operation  # the last one had gone before
         if forget_at > now:
-            found[name] = UndoneRequest(operation=operation, by=by, forget_at=forget_at)
+            undone[name] = UndoneRequest(operation=operation, by=by, forget_at=forget_at)
     requests = {
-        name: msgspec.structs.replace(one, still=left.get(name, ""))
-        for name, one in found.items()
-        if left.get(name) != one.operation
+        name: msgspec.structs.replace(request, remaining=left.get(name, ""))
+        for name, request in undone.items()
+        if left.get(name) != request.operation
     }
     if not (requests or kv.exists):
         return etcd.Txn()
@@ -149,9 +152,9 @@ def _requests(
     return etcd.Txn((etcd.unchanged(kv),), (etcd.Put(keys.undone, value),))
 
 
-def _too_many(what: str) -> PreconditionFailed:
+def _too_many(subject: str) -> PreconditionFailed:
     return PreconditionFailed(
-        f"with this rollback {what} would be gone, more than one record holds",
+        f"with this rollback {subject} would be gone, more than one record holds",
         hint="roll back to a later snapshot first: distop tables snapshots TABLE lists them",
         details={"field": "snapshot"},
     )
@@ -184,7 +187,7 @@ async def _applied_again(
     txn, index = etcd.Txn(), 0
     for name, operation, own in places:
         assert read is not None
-        end, *open_ones = (read.one(index + at, key) for at, key in enumerate(own))
+        end, *open_ones = (read.single(index + at, key) for at, key in enumerate(own))
         index += len(own)
         txn += etcd.Txn(tuple(etcd.unchanged(kv) for kv in (end, *open_ones)))
         waits = [decode(kv.value, batches.BatchRecord, kv.key) for kv in open_ones if kv.exists]
@@ -229,24 +232,24 @@ async def put_back(client: EtcdClient, keys: TableKeys, ordering_kv: etcd.KeyVal
     txn, index = etcd.Txn((etcd.unchanged(ordering_kv),)), 0
     for name, ordered in some:
         own = batch_keys(keys, name, ordered=ordered)
-        end, *open_ones = (read.one(index + at, key) for at, key in enumerate(own))
+        end, *open_ones = (read.single(index + at, key) for at, key in enumerate(own))
         index += len(own)
-        one = (left if ordered else left_unordered).pop(name)
+        entry = (left if ordered else left_unordered).pop(name)
         record = decode(end.value, batches.AppliedRecord, end.key) if end.exists else None
-        if record is None or record.operation != one.operation:
+        if record is None or record.operation != entry.operation:
             continue  # applied again since
         ops: tuple[etcd.Op, ...] = (etcd.DeleteRange(end.key),)
-        if one.still:
-            ops = (etcd.Put(end.key, encode(record.by_earlier(one.still))),)
+        if entry.remaining:
+            ops = (etcd.Put(end.key, encode(record.by_earlier(entry.remaining))),)
         elif record.batch is not None and not any(kv.exists for kv in open_ones):
             # Its place in the order is behind it: it was applied there before.
             again = msgspec.structs.replace(record.batch, anyway=True)
-            ops += (etcd.Put(open_ones[0].key, encode(_instead_of(again, one.still))),)
+            ops += (etcd.Put(open_ones[0].key, encode(_instead_of(again, entry.remaining))),)
         for kv in open_ones:
             if kv.exists:
                 waiting = decode(kv.value, batches.BatchRecord, kv.key)
-                if waiting.argument.get(batches.REPLACES) == one.operation:
-                    ops += (etcd.Put(kv.key, encode(_instead_of(waiting, one.still))),)
+                if waiting.argument.get(batches.REPLACES) == entry.operation:
+                    ops += (etcd.Put(kv.key, encode(_instead_of(waiting, entry.remaining))),)
         txn += etcd.Txn(tuple(etcd.unchanged(kv) for kv in (end, *open_ones)), ops)
     changed = msgspec.structs.replace(ordering, returning=left, returning_unordered=left_unordered)
     if not left and ordering.returning:
@@ -267,23 +270,25 @@ async def _last(client: EtcdClient, keys: TableKeys, ordering: batches.OrderingR
     most = len(ordering.returning) + 1
     highest = await client.get_range(keys.applied_prefix, end, keys_only=True, limit=most, backwards=True)
     names = [kv.key[len(keys.applied_prefix) :].decode() for kv in highest.kvs]
-    gone = {name for name, one in ordering.returning.items() if not one.still}
-    still = [name for name in names if name not in gone]
-    return max([ordering.forgotten, *still], key=str.encode)
+    gone = {name for name, entry in ordering.returning.items() if not entry.remaining}
+    remaining = [name for name in names if name not in gone]
+    return max([ordering.forgotten, *remaining], key=str.encode)
 
 
-async def still_done(client: EtcdClient, keys: TableKeys, request_id: str, record: RequestRecord) -> str:
+async def effective_operation(
+    client: EtcdClient, keys: TableKeys, request_id: str, record: RequestRecord
+) -> str:
     """The name of the operation whose rows a request that is done has in the table.
 
     Raises :class:`~distop.errors.RolledBack` if there is none any more.
     """
     kv = await client.get(keys.undone)
-    one = decode(kv.value, UndoneRecord, kv.key).requests.get(request_id) if kv.exists else None
-    if one is None or one.operation not in ("", record.operation):
+    undone = decode(kv.value, UndoneRecord, kv.key).requests.get(request_id) if kv.exists else None
+    if undone is None or undone.operation not in ("", record.operation):
         return record.operation
-    if one.still:
-        return one.still
+    if undone.remaining:
+        return undone.remaining
     raise RolledBack(
-        f"what request {request_id!r} wrote to table {keys.name!r} was rolled back by {one.by}",
-        details={"field": "request_id", "operation": record.operation, "by": one.by},
+        f"what request {request_id!r} wrote to table {keys.name!r} was rolled back by {undone.by}",
+        details={"field": "request_id", "operation": record.operation, "by": undone.by},
     )

@@ -133,9 +133,9 @@ def txn_result(response: Any, revision: int) -> etcd.TxnResult:
         elif kind == "response_txn":
             results.append(txn_result(item.response_txn, revision))
         elif kind == "response_range":
-            found = item.response_range
-            count = found.count
-            results.append([key_value(kv) for kv in found.kvs])
+            page = item.response_range
+            count = page.count
+            results.append([key_value(kv) for kv in page.kvs])
         else:
             results.append(int(item.response_delete_range.deleted))
         counts.append(count)
@@ -267,8 +267,8 @@ def _roots(config: EtcdConfig) -> bytes | None:
     if config.ca_cert:
         return _content(config.ca_cert)
     bundles = [ssl.get_default_verify_paths().cafile or "", *_CA_BUNDLES]
-    found = next((path for path in bundles if path and Path(path).is_file()), None)
-    return _content(found) if found else None
+    bundle = next((path for path in bundles if path and Path(path).is_file()), None)
+    return _content(bundle) if bundle else None
 
 
 def _content(path: str) -> bytes:

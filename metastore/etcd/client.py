@@ -102,10 +102,10 @@ class Windows:
         return False
 
 
-def _in_common(one: bytes, other: bytes) -> int:
+def _in_common(key: bytes, other: bytes) -> int:
     """The length of the common prefix of two keys."""
-    pairs = zip(one, other, strict=False)
-    return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
+    pairs = zip(key, other, strict=False)
+    return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(key), len(other)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,8 +350,8 @@ class EtcdClient:
         results, counts = list(first.results), list(first.counts)
         for group in range(1, len(bites), READS_AT_ONCE):
             reads = (
-                self.read_at_once(one, revision=first.revision)
-                for one in bites[group : group + READS_AT_ONCE]
+                self.read_at_once(bite, revision=first.revision)
+                for bite in bites[group : group + READS_AT_ONCE]
             )
             for read in await asyncio.gather(*reads):
                 results += read.results
@@ -486,7 +486,7 @@ def beginning(client: EtcdClient, start: bytes, end: bytes, limit: int) -> etcd.
     return etcd.Get(start, client.first_windows.get(start, b"") or end, limit=limit)
 
 
-def was_enough(get: etcd.Get, end: bytes, found: int, count: int) -> bool:
+def was_enough(get: etcd.Get, end: bytes, read: int, count: int) -> bool:
     """Whether this many keys are all that was requested, or all there are, and were read cheaply; otherwise
     use :func:`first_of`. ``count`` is the number of keys in the range of ``get``."""
-    return count <= LONG and (found == get.limit or get.end == end)
+    return count <= LONG and (read == get.limit or get.end == end)

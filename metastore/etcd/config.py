@@ -121,10 +121,10 @@ class EtcdConfig:
     def to_env(self) -> dict[str, str]:
         """The environment of a child process that uses the same etcd."""
         env = {}
-        for one in fields(self):
-            value = getattr(self, one.name)
-            if one.name in _VARIABLES and one.name != "endpoints" and value != one.default:
-                env[_VARIABLES[one.name]] = value.reveal() if isinstance(value, Secret) else str(value)
+        for option in fields(self):
+            value = getattr(self, option.name)
+            if option.name in _VARIABLES and option.name != "endpoints" and value != option.default:
+                env[_VARIABLES[option.name]] = value.reveal() if isinstance(value, Secret) else str(value)
         if self.tls or self.endpoints != type(self).endpoints:
             scheme = "https://" if self.tls else ""
             env["DISTOP_ETCD"] = ",".join(scheme + endpoint for endpoint in self.endpoints)

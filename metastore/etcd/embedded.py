@@ -29,8 +29,8 @@ _log = logging.getLogger(__name__)
 # Below the kernel's range for outgoing connections: a client that keeps dialling a stopped server could
 # otherwise get the server's own port as its source port, and so prevent its restart.
 _PORTS = range(20_000, 30_000)
-_found: deque[int] = deque(maxlen=1000)
-"""Ports found last, which may not be in use yet."""
+_given_out: deque[int] = deque(maxlen=1000)
+"""Ports that were returned last, which may not be in use yet."""
 
 LOSSY_WARNING = "can lose acknowledged writes when killed: its index may be saved ahead of the data it covers"
 FREQUENT_COMPACTION = ("--auto-compaction-mode=periodic", "--auto-compaction-retention=5m")
@@ -105,12 +105,12 @@ def find_etcd() -> EtcdBinary:
 def _asked(path: Path, origin: str) -> EtcdBinary:
     """Query a program's version. Raises :class:`EtcdNotFound` when it is not an etcd."""
     try:
-        said = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20).stdout
+        output = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20).stdout
     except (OSError, subprocess.SubprocessError) as error:
-        said = str(error)
-    version = re.search(r"etcd Version: (\S+)", said)
+        output = str(error)
+    version = re.search(r"etcd Version: (\S+)", output)
     if version is None:
-        raise EtcdNotFound(f"{path} ({origin}) does not work as an etcd: {said[:200]!r}")
+        raise EtcdNotFound(f"{path} ({origin}) does not work as an etcd: {output[:200]!r}")
     return EtcdBinary(path, version[1], origin)
 
 
@@ -152,9 +152,9 @@ def free_port() -> int:
     """
     # Not with the random generator, which may be seeded: two processes would try the same ports.
     free = (port for port in random.Random().sample(_PORTS, len(_PORTS)) if _reserve(port))
-    found = next(port for port in free if port not in _found)
-    _found.append(found)
-    return found
+    port = next(number for number in free if number not in _given_out)
+    _given_out.append(port)
+    return port
 
 
 def _reserve(port: int) -> bool:
@@ -323,14 +323,14 @@ class EtcdProcess:
         deadline = time.monotonic() + self._ready_timeout
         while not self._healthy():
             try:
-                what = f"ended with status {process.wait(0.02)}"
+                failure = f"ended with status {process.wait(0.02)}"
             except subprocess.TimeoutExpired:
                 if time.monotonic() < deadline:
                     continue
                 self.kill()
-                what = f"did not answer within {self._ready_timeout:g} s"
+                failure = f"did not answer within {self._ready_timeout:g} s"
             last = self.log_file.read_text(errors="replace").strip().rpartition("\n")[2][:400]
-            raise EtcdStartFailed(f"etcd {what}: {last}", hint=f"its log is {self.log_file}")
+            raise EtcdStartFailed(f"etcd {failure}: {last}", hint=f"its log is {self.log_file}")
 
     def _healthy(self) -> bool:
         """Whether it answers; /health of etcd makes a linearizable read, so it waits for the election,

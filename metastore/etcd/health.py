@@ -66,7 +66,7 @@ class EtcdHealth:
 
     members: tuple[EtcdMember, ...]
     alarms: tuple[str, ...] = ()
-    """``NOSPACE``, ``CORRUPT``."""
+    """Names of etcd's alarms: ``NOSPACE``, ``CORRUPT``."""
     users: bool = False
     """Whether this installation relies on the permissions of an etcd user."""
 
@@ -134,26 +134,26 @@ async def _alarms(config: EtcdConfig) -> tuple[str, ...]:
         return ()
     finally:
         await client.close()
-    return tuple(sorted({_ALARMS.get(one.alarm, f"alarm {one.alarm}") for one in reply.alarms}))
+    return tuple(sorted({_ALARMS.get(alarm.alarm, f"alarm {alarm.alarm}") for alarm in reply.alarms}))
 
 
 def _alarms_of_health(config: EtcdConfig) -> tuple[str, ...]:
     """The alarms that members report in their health check, which needs no user."""
-    found: set[str] = set()
+    alarms: set[str] = set()
     for endpoint in config.endpoints:
         try:
             reason = str(json.loads(_page(config, endpoint, "health")).get("reason", ""))
         except (ValueError, AttributeError):
             continue
-        found.update(name for name in _ALARMS.values() if name in reason)
-    return tuple(sorted(found))
+        alarms.update(name for name in _ALARMS.values() if name in reason)
+    return tuple(sorted(alarms))
 
 
 def _metrics(config: EtcdConfig, endpoint: str) -> dict[str, str]:
     """The metrics of a member that describe its health; without missing ones."""
     page = _page(config, endpoint, "metrics")
-    found = ((name, pattern.search(page)) for name, pattern in _METRICS.items())
-    return {name: match[1] for name, match in found if match}
+    metrics = ((name, pattern.search(page)) for name, pattern in _METRICS.items())
+    return {name: match[1] for name, match in metrics if match}
 
 
 def _page(config: EtcdConfig, endpoint: str, path: str) -> str:

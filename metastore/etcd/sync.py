@@ -64,31 +64,31 @@ class SyncEtcd:
             raise OutcomeUnknown("the connection to etcd was closed during the call") from None
 
     def get(self, key: bytes, *, revision: int = 0) -> KeyValue:
-        """See :meth:`EtcdClient.get`."""
+        """As :meth:`EtcdClient.get` does."""
         return self.run(lambda client: client.get(key, revision=revision))
 
     def get_range(
         self, start: bytes, end: bytes, *, revision: int = 0, keys_only: bool = False, limit: int = 0
     ) -> RangePage:
-        """See :meth:`EtcdClient.get_range`."""
+        """As :meth:`EtcdClient.get_range` does."""
         return self.run(
             lambda client: client.get_range(start, end, revision=revision, keys_only=keys_only, limit=limit)
         )
 
     def scan(self, prefix: bytes, *, revision: int = 0, keys_only: bool = False) -> Listing:
-        """See :meth:`EtcdClient.scan`."""
+        """As :meth:`EtcdClient.scan` does."""
         return self.run(lambda client: client.scan(prefix, revision=revision, keys_only=keys_only))
 
     def txn(self, txn: Txn, *, timeout_s: float | None = None) -> TxnResult:
-        """See :meth:`EtcdClient.txn`."""
+        """As :meth:`EtcdClient.txn` does."""
         return self.run(lambda client: client.txn(txn, timeout_s=timeout_s))
 
     def put(self, key: bytes, value: bytes, *, lease: int = 0) -> int:
-        """See :meth:`EtcdClient.put`."""
+        """As :meth:`EtcdClient.put` does."""
         return self.run(lambda client: client.put(key, value, lease=lease))
 
     def delete(self, key: bytes, end: bytes = b"") -> int:
-        """See :meth:`EtcdClient.delete`."""
+        """As :meth:`EtcdClient.delete` does."""
         return self.run(lambda client: client.delete(key, end))
 
     def close(self) -> None:

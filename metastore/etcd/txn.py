@@ -187,10 +187,10 @@ class TxnResult(msgspec.Struct, frozen=True):
         assert isinstance(result, TxnResult)
         return result
 
-    def one(self, index: int, key: bytes) -> KeyValue:
-        """The one key read by the ``index``-th operation; :meth:`KeyValue.missing` if it did not exist."""
-        found = self.got(index)
-        return found[0] if found else KeyValue.missing(key)
+    def single(self, index: int, key: bytes) -> KeyValue:
+        """The key read by the ``index``-th operation; :meth:`KeyValue.missing` if it did not exist."""
+        kvs = self.got(index)
+        return kvs[0] if kvs else KeyValue.missing(key)
 
 
 OpResult: TypeAlias = list[KeyValue] | int | TxnResult | None

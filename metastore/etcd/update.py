@@ -93,9 +93,9 @@ async def settle(
             doubt = True
             if any(isinstance(op, Txn) and op.writes() for op in current.then):
                 raise  # the compares of the outer one do not show whether a nested one happened
-            found = await _outcome_when_full(client, current)
-            if found is not None:
-                return found
+            outcome = await _outcome_when_full(client, current)
+            if outcome is not None:
+                return outcome
             doubt = before
             raise
         except OutcomeUnknown:
@@ -153,7 +153,7 @@ async def _outcome_when_full(client: EtcdClient, txn: Txn) -> Settled | None:
         return None
     read = await client.txn(Txn(then=(*txn.otherwise, *compared)))  # a full etcd can still be read
     first = len(txn.otherwise)
-    if all(one.holds(read.one(first + at, one.key)) for at, one in enumerate(txn.compares)):
+    if all(compare.holds(read.single(first + at, compare.key)) for at, compare in enumerate(txn.compares)):
         return None
     return Settled(False, read.revision, read.results[:first], doubt=True)
 
@@ -207,12 +207,12 @@ async def update(
 
     async def attempt() -> tuple[A, int]:
         nonlocal known
-        seen, known = known, None
-        if seen is None:
-            seen = await client.read_at_once(reads)
-        txn, answer = await decide(seen)
+        read, known = known, None
+        if read is None:
+            read = await client.read_at_once(reads)
+        txn, answer = await decide(read)
         if txn is None:
-            return answer, seen.revision
+            return answer, read.revision
         txn = Txn(txn.compares, txn.then, tuple(reads), txn.lane)
         result = await settle(client, txn, patience_s=patience_s, replied=replied)
         if result.succeeded:

@@ -63,7 +63,7 @@ async def campaign(
     result = await settle(client, alive, replied=lambda: reached("lead.after"))
     if result.succeeded:
         return Epoch(keys.coordinator, result.revision)
-    existing = result.one(0, keys.coordinator)
+    existing = result.single(0, keys.coordinator)
     return Epoch(keys.coordinator, existing.create_revision) if existing.lease == session.lease_id else None
 
 

@@ -75,7 +75,7 @@ async def enter(client: EtcdClient) -> None:
     )
 
     async def decide(read: etcd.TxnResult) -> tuple[etcd.Txn | None, None]:
-        existing = read.one(0, space.installation)
+        existing = read.single(0, space.installation)
         if existing.exists:
             _check(existing.value, space.installation)
             return None, None
@@ -103,7 +103,7 @@ async def _look(client: EtcdClient) -> tuple[etcd.KeyValue, etcd.KeyValue]:
     """``_installation`` and ``_backup``. Raises as :func:`is_known`."""
     space = client.keyspace
     read = await client.txn(etcd.Txn(then=(etcd.Get(space.installation), etcd.Get(space.backup))))
-    known, backup = read.one(0, space.installation), read.one(1, space.backup)
+    known, backup = read.single(0, space.installation), read.single(1, space.backup)
     if known.exists:
         _check(known.value, known.key)
     if was_restored(backup, read.revision):
@@ -198,7 +198,7 @@ async def change_policy(
     key = client.keyspace.policy
 
     async def decide(read: etcd.TxnResult) -> tuple[etcd.Txn | None, PolicyRecord | None]:
-        kv = read.one(0, key)
+        kv = read.single(0, key)
         existing = decode(kv.value, PolicyRecord, kv.key) if kv.exists else None
         if existing is not None and request in existing.requests:
             return None, existing

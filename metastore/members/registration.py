@@ -57,12 +57,12 @@ SLOW_S = (2.0, 1.0, 0.5, 0.2)
 """Times after which an answer of etcd is slow."""
 
 
-def far_apart(one: str, other: str) -> bool:
+def far_apart(version: str, other: str) -> bool:
     """Whether two versions are more than one release apart. Unknown for an invalid version."""
-    found = _RELEASE.match(one), _RELEASE.match(other)
-    if found[0] is None or found[1] is None:
+    releases = _RELEASE.match(version), _RELEASE.match(other)
+    if releases[0] is None or releases[1] is None:
         return False
-    (major, minor), (major_too, minor_too) = (tuple(map(int, match.groups())) for match in found if match)
+    (major, minor), (major_too, minor_too) = (tuple(map(int, match.groups())) for match in releases if match)
     return major != major_too or abs(minor - minor_too) > 1
 
 
@@ -113,10 +113,12 @@ async def registered(
     space = client.keyspace
     key = space.coordinator if record.role == "coordinator" else space.executor
     puts = [etcd.Put(key(record.id), encode(record), session.lease_id)]
-    place = await LeaseSession(client, PLACE_S).start() if missed else None
+    lease = await LeaseSession(client, PLACE_S).start() if missed else None
     try:
-        if place is not None:
-            puts.append(etcd.Put(space.place(record.role, record.host), encode(record), place.lease_id))
+        if lease is not None:
+            puts.append(
+                etcd.Put(space.latest_service(record.role, record.host), encode(record), lease.lease_id)
+            )
         # Only once: a late copy would undo what was changed since, such as that it is drained.
         txn = etcd.Txn((etcd.absent(puts[0].key),), tuple(puts))
         await settle(client, txn, patience_s=session.ttl_s, replied=replied)
@@ -127,8 +129,8 @@ async def registered(
         finally:
             guarding.cancel()
     finally:
-        if place is not None:
-            await place.close(revoke=session.alive)
+        if lease is not None:
+            await lease.close(revoke=session.alive)
 
 
 async def _guard(client: EtcdClient, session: LeaseSession, key: bytes) -> None:
@@ -165,17 +167,17 @@ def own_record(member: str, role: str, **fields: Any) -> MemberRecord:
 
 def slow_etcd(trips: Sequence[float]) -> str:
     """What to say of etcd after the latest renewals of a lease, given their durations; empty: nothing."""
-    slow = next((one for one in SLOW_S if len(trips) > 1 and min(trips) > one), 0.0)
+    slow = next((limit for limit in SLOW_S if len(trips) > 1 and min(trips) > limit), 0.0)
     return f"etcd takes more than {slow:g} s to answer it" if slow else ""
 
 
-def still(known: Sequence[HeldUp], found: Mapping[str, str]) -> list[HeldUp]:
+def held_up_now(known: Sequence[HeldUp], reasons: Mapping[str, str]) -> list[HeldUp]:
     """What holds it up now, by operation, each with the time since which something has."""
-    since, now = {one.operation: one.since for one in known}, time.time()
+    since, now = {entry.operation: entry.since for entry in known}, time.time()
     return [
-        HeldUp(operation=operation, what=what, since=since.get(operation, now))
-        for operation, what in found.items()
-        if what
+        HeldUp(operation=operation, what=reason, since=since.get(operation, now))
+        for operation, reason in reasons.items()
+        if reason
     ]
 
 
@@ -183,7 +185,7 @@ async def change_own_record(client: EtcdClient, member: bytes, **fields: Any) ->
     """IF the member is as read THEN its record has these fields. Without the member, or a change: nothing."""
 
     async def decide(read: etcd.TxnResult) -> tuple[etcd.Txn | None, None]:
-        kv = read.one(0, member)
+        kv = read.single(0, member)
         if not kv.exists:
             return None, None
         existing = decode(kv.value, MemberRecord, kv.key)
@@ -220,8 +222,10 @@ async def set_draining(
     """
 
     async def decide(read: etcd.TxnResult) -> tuple[etcd.Txn | None, MemberRecord]:
-        members = [one for kv in read.got(0) if (one := _readable(kv, of=named)) is not None]
-        kv, record = next((one for one in members if name in (one[1].id, one[1].address)), (None, None))
+        members = [entry for kv in read.got(0) if (entry := _readable(kv, of=named)) is not None]
+        kv, record = next(
+            (entry for entry in members if name in (entry[1].id, entry[1].address)), (None, None)
+        )
         if kv is None or record is None:
             raise NotFound(f"there is no coordinator {name!r}", hint="see distop members")
         if record.draining == draining:

@@ -61,11 +61,11 @@ async def request_cancel(
     ]
 
     async def decide(read: etcd.TxnResult) -> tuple[etcd.Txn | None, bool]:
-        state, found = read.one(0, keys.state), read.one(1, keys.cancel)
+        state, existing = read.single(0, keys.state), read.single(1, keys.cancel)
         if not state.exists:
             raise OperationNotFound(f"operation {keys.operation} is not running")
-        if found.exists:
-            return None, decode(found.value, operation.CancelRecord, found.key) == cancel
+        if existing.exists:
+            return None, decode(existing.value, operation.CancelRecord, existing.key) == cancel
         if state.value == operation.ABORTING:
             return None, False
         if read.got(2):
@@ -91,7 +91,7 @@ class Sealed:
     """What became of an operation's state."""
 
     state: bytes
-    """As asked for, or what another process made of it; empty: the operation is gone."""
+    """As requested, or what another process made of it; empty: the operation is gone."""
     revision: int
 
 
@@ -133,7 +133,7 @@ async def seal(
     result = await settle(client, txn, replied=lambda: reached("seal.after"))
     if result.succeeded:
         return Sealed(after, result.revision)
-    state, leader = result.one(0, keys.state), result.one(1, epoch.key)
+    state, leader = result.single(0, keys.state), result.single(1, epoch.key)
     if leader.create_revision != epoch.revision:
         raise LeadershipLost(f"{keys.operation}: epoch {epoch.revision} is over")
     if state.value == before:
@@ -203,12 +203,12 @@ def finish_txn(keys: TableKeys, op: OperationKeys, epoch: Epoch, finish: FinishP
             etcd.DeleteRange(paused),
         )
     history = etcd.Put(keys.history(op.operation), encode(finish.history))
-    said = finish.history
+    record = finish.history
     notes: tuple[etcd.Op, ...] = ()
     if finish.arg is not None:
         notes = (
-            *answered(keys, finish.arg, said.outcome, said.finished_at),
-            *operation_puts(keys, finish.arg, said),
+            *answered(keys, finish.arg, record.outcome, record.finished_at),
+            *operation_puts(keys, finish.arg, record),
         )
     reads = (etcd.Get(op.state), etcd.Get(epoch.key), etcd.Get(history.key))
     return etcd.Txn(compares, (run_ops, history, *notes, *gone), reads, lane=keys.prefix) + publication
@@ -235,10 +235,10 @@ async def finish(
     result = await settle(client, txn, replied=lambda: reached("finish.after"))
     if result.succeeded:
         return Finished.DONE, result.revision
-    leader, history = result.one(1, epoch.key), result.one(2, keys.history(op.operation))
+    leader, history = result.single(1, epoch.key), result.single(2, keys.history(op.operation))
     if history.exists:
         return Finished.BEFORE, result.revision
-    if result.doubt and not result.one(0, op.state).exists:
+    if result.doubt and not result.single(0, op.state).exists:
         raise OutcomeUnknown(f"{op.operation} has ended, and its outcome is no longer recorded")
     if leader.create_revision != epoch.revision:
         raise LeadershipLost(f"{op.operation}: epoch {epoch.revision} is over")
@@ -255,9 +255,9 @@ async def collect(client: EtcdClient, keys: TableKeys, op: OperationKeys) -> int
     windows, over = Windows(op.prefix, prefix_end(op.prefix), COLLECT_BITE), False
     while not over:
         page = await client.get_range(windows.start, windows.stop, keys_only=True, limit=COLLECT_BITE)
-        found = [kv.key for kv in page.kvs]
-        over = windows.read(found, more=page.more, count=page.count)
-        victims = [key for key in found if key != op.arg]
+        paths = [kv.key for kv in page.kvs]
+        over = windows.read(paths, more=page.more, count=page.count)
+        victims = [key for key in paths if key != op.arg]
         if not victims:
             continue
         first, behind = victims[0], victims[-1] + b"\0"

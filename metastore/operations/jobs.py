@@ -195,17 +195,17 @@ def verdicts(run: Run, marks: Sequence[Mark], result: etcd.TxnResult) -> list[Ve
     keys = run.keys
     if result.succeeded:
         nested = zip(marks, result.results, strict=True)
-        return [WON if _won(one) else _verdict_inside(keys, mark, one) for mark, one in nested]
-    state, runner = result.one(0, keys.state), result.one(1, keys.runner)
+        return [WON if _won(outcome) else _verdict_inside(keys, mark, outcome) for mark, outcome in nested]
+    state, runner = result.single(0, keys.state), result.single(1, keys.runner)
     # Names return when a table is dropped or renamed and made anew. What was started after this run began is
     # another operation, and its keys say nothing about these marks.
-    other = result.one(2, keys.arg).create_revision > run.token
-    reason, found, answers = run.why_over(state, runner), 3, []
+    other = result.single(2, keys.arg).create_revision > run.token
+    reason, position, answers = run.why_over(state, runner), 3, []
     for mark in marks:
         job = etcd.KeyValue.missing(b"")
         if mark.repeated:
-            job = result.one(found, keys.job_state(mark.partition))
-            found += 1
+            job = result.single(position, keys.job_state(mark.partition))
+            position += 1
         if job.exists and not other:
             answers.append(_verdict_on(job, mark))
         elif mark.repeated and (other or not state.exists):
@@ -224,7 +224,7 @@ def _won(result: object) -> bool:
 def _verdict_inside(keys: OperationKeys, mark: Mark, result: object) -> Verdict:
     if not isinstance(result, etcd.TxnResult):
         raise CorruptRecord(f"etcd gave no nested answer for {mark.partition!r} of {keys.operation}")
-    job = result.one(0, keys.job_state(mark.partition))
+    job = result.single(0, keys.job_state(mark.partition))
     return _verdict_on(job, mark) if job.exists else Verdict(Outcome.GONE, "its claim is lost")
 
 
@@ -313,12 +313,12 @@ async def claim(
         reached("claim.before")
         result = await settle(client, txn, patience_s=PATIENCE_S, replied=lambda: reached("claim.after"))
         if result.succeeded:
-            return Claimed(held or result.revision, result.one(1, run.keys.progress(partition)))
-        reason = run.why_over(result.one(0, run.keys.state), result.one(1, run.keys.runner))
-        existing = result.one(3, key)
+            return Claimed(held or result.revision, result.single(1, run.keys.progress(partition)))
+        reason = run.why_over(result.single(0, run.keys.state), result.single(1, run.keys.runner))
+        existing = result.single(3, key)
         if reason:
             return Verdict(Outcome.GONE, reason)
-        if result.one(2, job).exists:
+        if result.single(2, job).exists:
             return Verdict(Outcome.LOST, "the job has a result")
         if held:
             return Verdict(Outcome.GONE, "its claim is lost")
@@ -384,14 +384,14 @@ async def save_checkpoint(
         if result.succeeded:
             created = before.create_revision or result.revision
             return etcd.KeyValue(before.key, value, result.revision, created)
-        if reason := run.why_over(result.one(0, run.keys.state), result.one(1, run.keys.runner)):
+        if reason := run.why_over(result.single(0, run.keys.state), result.single(1, run.keys.runner)):
             return Verdict(Outcome.GONE, reason)
-        if result.one(2, run.keys.job_state(partition)).exists:
+        if result.single(2, run.keys.job_state(partition)).exists:
             return Verdict(Outcome.LOST, "the job has a result")
-        if result.one(3, run.keys.claim(partition)).create_revision != claim:
+        if result.single(3, run.keys.claim(partition)).create_revision != claim:
             return Verdict(Outcome.GONE, "its claim is lost")
         # We own the job, so the present value is our own: this save, or an earlier one whose reply was lost.
-        before = result.one(4, before.key)
+        before = result.single(4, before.key)
         if before.value == value:
             return before
 
@@ -426,8 +426,8 @@ async def count_try(client: EtcdClient, run: Run, partition: str, attempt: str, 
     key, job = keys.tries(partition), keys.job_state(partition)
 
     async def decide(read: etcd.TxnResult) -> tuple[etcd.Txn | None, None]:
-        existing = read.one(3, key)
-        if read.got(2) or run.why_over(read.one(0, keys.state), read.one(1, keys.runner)):
+        existing = read.single(3, key)
+        if read.got(2) or run.why_over(read.single(0, keys.state), read.single(1, keys.runner)):
             return None, None
         before = _read(existing)
         if before is not None and before.attempt == attempt:
@@ -439,7 +439,7 @@ async def count_try(client: EtcdClient, run: Run, partition: str, attempt: str, 
             (*run.held(), etcd.absent(job), etcd.unchanged(existing)), (etcd.Put(key, encode(count)),)
         ), None
 
-    reads = [etcd.Get(one) for one in (keys.state, keys.runner, job, key)]
+    reads = [etcd.Get(path) for path in (keys.state, keys.runner, job, key)]
     subject, replied = f"job {partition!r} of {keys.operation}", lambda: reached("try.after")
     await update(client, reads, decide, subject=subject, patience_s=PATIENCE_S, replied=replied)
 
@@ -455,14 +455,14 @@ async def read_tries(
     client: EtcdClient, keys: OperationKeys, kvs: Iterable[etcd.KeyValue]
 ) -> dict[str, Tried]:
     """The counts among the keys of an operation, by partition; without any, nothing is read."""
-    found = (keys.partition_of(kv.key) for kv in kvs)
-    names = [job[0] for job in found if job is not None and job[1] == "tries"]
+    jobs = (keys.partition_of(kv.key) for kv in kvs)
+    names = [job[0] for job in jobs if job is not None and job[1] == "tries"]
     tried = {}
     for start in range(0, len(names), _READ_AT_ONCE):
         some = names[start : start + _READ_AT_ONCE]
         result = await client.read_at_once([etcd.Get(keys.tries(name)) for name in some])
         for index, name in enumerate(some):
-            record = _read(result.one(index, keys.tries(name)))
+            record = _read(result.single(index, keys.tries(name)))
             if record is not None:
                 tried[name] = Tried(record.tries, record.error)
     return tried

@@ -46,10 +46,10 @@ async def note_failure(
     wanted, value = (keys.state, keys.resolve, keys.completion, epoch.key), encode(record)
 
     async def decide(read: etcd.TxnResult) -> tuple[etcd.Txn | None, bytes | None]:
-        found, decision, existing, leader = (read.one(index, key) for index, key in enumerate(wanted))
+        present, decision, existing, leader = (read.single(index, key) for index, key in enumerate(wanted))
         _check_epoch(leader, keys, epoch)
-        if found.value != state or decision.exists:
-            return None, found.value
+        if present.value != state or decision.exists:
+            return None, present.value
         if existing.exists and existing.value == value:
             return None, None  # its reply was lost
         reached("note.before")
@@ -109,7 +109,7 @@ async def request_resolve(
     wanted = (keys.state, keys.completion, keys.resolve, table.request(request))
 
     async def decide(read: etcd.TxnResult) -> tuple[etcd.Txn | None, None]:
-        state, completion, existing, before = (read.one(index, key) for index, key in enumerate(wanted))
+        state, completion, existing, before = (read.single(index, key) for index, key in enumerate(wanted))
         if before.exists:
             _check_same(decode(before.value, operation.RequestRecord, before.key), keys, request, digest)
             return None, None
@@ -191,10 +191,10 @@ async def apply_resolve(
             skipped.append(completion.index)
         record = operation.CompletionRecord(skipped=skipped, at=now)
         gone += (etcd.Put(keys.completion, encode(record)),)
-    decision_stands = etcd.unchanged(etcd.KeyValue(keys.resolve, b"", decided, 0))
+    is_unchanged = etcd.unchanged(etcd.KeyValue(keys.resolve, b"", decided, 0))
     compares = (
         etcd.equals(keys.state, operation.COMMITTING),
-        decision_stands,
+        is_unchanged,
         etcd.absent(keys.cancel),
         epoch.held(),
     )
@@ -203,7 +203,7 @@ async def apply_resolve(
     result = await settle(client, txn, replied=lambda: reached("act.after"))
     if result.succeeded:
         return state, record, error, result.revision
-    _check_epoch(result.one(0, epoch.key), keys, epoch)
+    _check_epoch(result.single(0, epoch.key), keys, epoch)
     return None
 
 
@@ -214,10 +214,10 @@ def _written(keys: OperationKeys, events: operation.EventsRecord | None) -> tupl
 def _why(completion: operation.CompletionRecord, decision: operation.ResolveRecord) -> str:
     by = f" by {decision.by}" if decision.by else ""
     reason = f" ({decision.reason})" if decision.reason else ""
-    what = f"{completion.step}: " if completion.step else ""
+    step = f"{completion.step}: " if completion.step else ""
     if completion.running:
         return f"aborted{by}{reason} while {completion.running} was still running"
-    return f"aborted{by}{reason} after {completion.attempts} failed attempts: {what}{completion.error}"
+    return f"aborted{by}{reason} after {completion.attempts} failed attempts: {step}{completion.error}"
 
 
 def _completion_of(kv: etcd.KeyValue) -> operation.CompletionRecord:

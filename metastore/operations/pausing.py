@@ -47,8 +47,8 @@ async def pause_operation(
     result = await settle(client, txn, replied=lambda: reached("pause.after"))
     if result.succeeded:
         return True
-    state, existing = result.one(0, keys.state), result.one(1, keys.pause)
-    if result.one(2, audit.key).exists:
+    state, existing = result.single(0, keys.state), result.single(1, keys.pause)
+    if result.single(2, audit.key).exists:
         return True  # a reply was lost
     if not state.exists:
         raise OperationNotFound(f"operation {keys.operation} is not running")
@@ -81,9 +81,9 @@ async def pause_table(client: EtcdClient, keys: TableKeys, record: PauseRecord, 
     index = keys.keyspace.paused_table(keys.name)
 
     async def decide(read: etcd.TxnResult) -> tuple[etcd.Txn | None, bool]:
-        table = _existing(keys, read.one(0, keys.table))
-        done = read.one(2, audit.key).exists  # by this call: a reply was lost
-        if done or read.one(1, keys.pause).exists:
+        table = _existing(keys, read.single(0, keys.table))
+        done = read.single(2, audit.key).exists  # by this call: a reply was lost
+        if done or read.single(1, keys.pause).exists:
             return None, done
         reached("pause.before")
         puts = (etcd.Put(keys.pause, encode(record)), etcd.Put(index, b"{}"), audit)

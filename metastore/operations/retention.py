@@ -118,14 +118,14 @@ async def _replaced(
         return anew, etcd.Txn()  # the doctor reports it
     note = record.series or anew
     ended = [] if record.facts.get("quarantine") else [str(last)]
-    lines = [OperationId.parse(one) for one in [*note.lines, *ended]]
+    lines = [OperationId.parse(line) for line in [*note.lines, *ended]]
     request = keys.request(record.request_id)
-    wanted = [request, *(keys.operation(one).arg for one in lines)]
+    wanted = [request, *(keys.operation(line).arg for line in lines)]
     read = await client.read_at_once([etcd.Get(key) for key in wanted])
-    asked, *args = (read.one(index, key) for index, key in enumerate(wanted))
-    waiting = [str(one) for one, arg in zip(lines, args, strict=True) if arg.exists]
+    asked, *args = (read.single(index, key) for index, key in enumerate(wanted))
+    waiting = [str(line) for line, arg in zip(lines, args, strict=True) if arg.exists]
     gone = etcd.Txn(
-        then=tuple(etcd.DeleteRange(keys.history(one)) for one in lines if str(one) not in waiting)
+        then=tuple(etcd.DeleteRange(keys.history(line)) for line in lines if str(line) not in waiting)
     )
     if record.request_id and asked.exists:
         with suppress(CorruptRecord):  # then it stays: when it is to be forgotten is not known

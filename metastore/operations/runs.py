@@ -82,13 +82,13 @@ async def active_operations(client: EtcdClient, keys: TableKeys) -> list[records
     understand: the caller would take its files for nobody's.
     """
     prefix = keys.keyspace.active + escape(keys.name).encode() + b"."
-    found = []
+    active = []
     for kv in (await client.scan(prefix, keys_only=True)).kvs:
         operation = keys.operation(keys.keyspace.parse_active(kv.key))
         arg = await client.get(operation.arg)
         if arg.exists:  # collected meanwhile, otherwise
-            found.append(decode(arg.value, records.OperationArg, arg.key))
-    return found
+            active.append(decode(arg.value, records.OperationArg, arg.key))
+    return active
 
 
 def _wait_txn(keys: OperationKeys) -> etcd.Txn:
@@ -148,7 +148,7 @@ async def why_over(client: EtcdClient, run: Run) -> tuple[str, int]:
     result = await settle(
         client, etcd.Txn(then=tuple(etcd.Get(key) for key in wanted)), patience_s=PATIENCE_S
     )
-    state, runner, *pauses = (result.one(index, key) for index, key in enumerate(wanted))
+    state, runner, *pauses = (result.single(index, key) for index, key in enumerate(wanted))
     paused = PAUSED if any(pause.exists for pause in pauses) else ""
     return run.why_over(state, runner) or paused, result.revision
 
@@ -201,13 +201,13 @@ async def take_operation(
     reached("take.before")
     result = await settle(client, txn, patience_s=PATIENCE_S, replied=lambda: reached("take.after"))
     if not result.succeeded:
-        if result.got(1) and result.one(0, keys.state).value != records.RUNNING:
+        if result.got(1) and result.single(0, keys.state).value != records.RUNNING:
             # Its keys were removed by hand. It never runs again, so its waiting entry is useless.
             await settle(client, etcd.Txn(then=(etcd.DeleteRange(keys.waiting),)), patience_s=PATIENCE_S)
         if result.doubt:
             raise OutcomeUnknown(f"an earlier copy of the request may have taken {keys.operation}")
         return None
-    run, value = Run(keys, result.one(1, keys.runner).create_revision), result.one(2, keys.arg).value
+    run, value = Run(keys, result.single(1, keys.runner).create_revision), result.single(2, keys.arg).value
     arg = decode(value, records.OperationArg, keys.arg)
     jobs = result.results[3]
     listed = jobs.got(0) if isinstance(jobs, etcd.TxnResult) and jobs.succeeded else None
@@ -227,9 +227,9 @@ def without_result(keys: OperationKeys, arg: records.OperationArg, kvs: Iterable
     """The partitions without a result among the keys of an operation, in the order of the plan."""
     finished = set()
     for kv in kvs:
-        found = keys.partition_of(kv.key)
-        if found is not None and found[1] == "state":
-            finished.add(found[0])
+        job = keys.partition_of(kv.key)
+        if job is not None and job[1] == "state":
+            finished.add(job[0])
     return [name for name in arg.partition_names() if name not in finished]
 
 
@@ -259,11 +259,11 @@ async def give_back(client: EtcdClient, lease: int, keep: Callable[[Run], bool])
     keys = [space.operation(operation) for operation, _ in etcd.named(roots, space.parse_root)]
     if not keys:
         return []
-    read = await client.read_many([etcd.Get(one.runner, keys_only=True) for one in keys])
-    runners = (read.one(index, one.runner) for index, one in enumerate(keys))
+    read = await client.read_many([etcd.Get(operation.runner, keys_only=True) for operation in keys])
+    runners = (read.single(index, operation.runner) for index, operation in enumerate(keys))
     held = [
-        Run(one, runner.create_revision)
-        for one, runner in zip(keys, runners, strict=True)
+        Run(operation, runner.create_revision)
+        for operation, runner in zip(keys, runners, strict=True)
         if runner.lease == lease
     ]
     for run in held:
@@ -333,11 +333,11 @@ class DynamicRun:
                 created = self._existing.create_revision or result.revision
                 self._existing = etcd.KeyValue(keys.run, record, result.revision, created)
                 continue
-            if self.run.why_over(result.one(1, keys.state), result.one(2, keys.runner)):
+            if self.run.why_over(result.single(1, keys.state), result.single(2, keys.runner)):
                 return False
             # Only the holder of the run writes it: this is our own write, whose reply was lost. Its step is
             # done, too.
-            self._existing = result.one(0, keys.run)
+            self._existing = result.single(0, keys.run)
         return True
 
     async def seal(self, count: int) -> bool:
@@ -395,13 +395,13 @@ class DynamicRun:
         if result.succeeded:
             self._existing = etcd.KeyValue(keys.run, value, result.revision, self._existing.create_revision)
             return True
-        existing = result.one(0, keys.run)
+        existing = result.single(0, keys.run)
         if existing.exists and existing.value == value:
             # An earlier copy of this, whose reply was lost; a sealed count is final, whatever happened to the
             # run.
             self._existing = existing
             return True
-        if self.run.why_over(result.one(1, keys.state), result.one(2, keys.runner)):
+        if self.run.why_over(result.single(1, keys.state), result.single(2, keys.runner)):
             return False
         # Ours, too: from a concurrent call, or a note whose outcome was unknown when it was given up.
         self._existing = existing

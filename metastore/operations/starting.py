@@ -1,4 +1,4 @@
-"""The transaction that starts an operation, and the memory of the request that asked for it.
+"""The transaction that starts an operation, and the record of its request.
 
 IF ``runOps`` and ``nextInstanceId`` are as read AND the request id is new AND the table, its head, its
 watermarks and the index are those of the plan AND the table is not paused THEN the operation exists, with all
@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from distop import errors
-from distop.metastore.backlog.undoing import still_done
+from distop.metastore.backlog.undoing import effective_operation
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd import txn as etcd
 from distop.metastore.etcd.client import EtcdClient
@@ -81,7 +81,7 @@ def answered(keys: TableKeys, arg: records.OperationArg, outcome: str, now: floa
 def done_otherwise(
     keys: TableKeys,
     request_id: str,
-    what: OperationId,
+    operation: OperationId,
     digest: str,
     now: float,
     *,
@@ -97,7 +97,7 @@ def done_otherwise(
         How long it is remembered.
     """
     record = records.RequestRecord(
-        operation=str(what), digest=digest, at=now, forget_at=now + keep_s, outcome=records.SUCCESS
+        operation=str(operation), digest=digest, at=now, forget_at=now + keep_s, outcome=records.SUCCESS
     )
     own = keys.request(request_id)
     noted = etcd.Put(own, encode(record)), etcd.Put(_expiry(keys, request_id, record.forget_at), b"{}")
@@ -253,8 +253,8 @@ def start_reads(keys: TableKeys, request: StartRequest) -> list[etcd.Get]:
 
 def table_state(keys: TableKeys, request: StartRequest, read: etcd.TxnResult) -> TableState:
     """What a start depends on, from the result of reading :func:`start_reads`."""
-    found = [read.one(index, get.key) for index, get in enumerate(start_reads(keys, request))]
-    table, run_ops, next_instance, known, pause, head, watermarks, *indexes = found
+    kvs = [read.single(index, get.key) for index, get in enumerate(start_reads(keys, request))]
+    table, run_ops, next_instance, known, pause, head, watermarks, *indexes = kvs
     if not table.exists:
         raise errors.TableNotFound.named(keys.name)
     index = indexes[0] if indexes and indexes[0].exists else None
@@ -278,13 +278,13 @@ def check_not_paused(state: TableState) -> None:
     if state.pause is not None:
         name = state.record.name
         raise errors.TablePaused(
-            f"table {name!r} is paused{said_of(state.pause)}",
+            f"table {name!r} is paused{author_and_reason(state.pause)}",
             hint=f"resume it: distop resume {name}",
             details={"table": name, "by": state.pause.by},
         )
 
 
-def said_of(record: records.PauseRecord | records.CancelRecord) -> str:
+def author_and_reason(record: records.PauseRecord | records.CancelRecord) -> str:
     """`` by <who>: <why>``, as far as known."""
     by = f" by {record.by}" if record.by else ""
     return f"{by}: {record.reason}" if record.reason else by
@@ -439,14 +439,14 @@ async def start(
             known = answered_before(now, request)
         except errors.RequestIdReused:
             if now.request is not None and now.request.outcome == records.SUCCESS and not request.again_of:
-                await still_done(client, keys, request.request_id, now.request)
+                await effective_operation(client, keys, request.request_id, now.request)
             raise
         if known is not None:
             assert now.request is not None
             if now.request.outcome != records.SUCCESS:
                 return None, Started(operation=known, request=now.request)
             try:
-                name = await still_done(client, keys, request.request_id, now.request)
+                name = await effective_operation(client, keys, request.request_id, now.request)
             except errors.RolledBack:
                 if request.again_of != now.request.operation:
                     raise

@@ -157,7 +157,7 @@ class CommitStepStore:
     async def _existing(
         self, client: EtcdClient, keys: OperationKeys, epoch: Epoch, refused: etcd.TxnResult
     ) -> CommitSequence | None:
-        leader = refused.one(1, epoch.key)
+        leader = refused.single(1, epoch.key)
         if leader.create_revision != epoch.revision:
             raise errors.LeadershipLost(f"{keys.operation}: epoch {epoch.revision} is over")
         return await self.load(client, keys)
@@ -198,8 +198,8 @@ async def _settle(client: EtcdClient, keys: OperationKeys, epoch: Epoch, txn: et
 
 def _is_hindered(keys: OperationKeys, epoch: Epoch, refused: etcd.TxnResult) -> bool:
     """Whether anything except its own chunks prevents this log."""
-    state, leader = refused.one(0, keys.state), refused.one(1, epoch.key)
-    header, cancel = refused.one(2, keys.commit), refused.one(3, keys.cancel)
+    state, leader = refused.single(0, keys.state), refused.single(1, epoch.key)
+    header, cancel = refused.single(2, keys.commit), refused.single(3, keys.cancel)
     held = leader.create_revision == epoch.revision
     return not held or state.value != COMMITTING or header.exists or cancel.exists
 

@@ -285,10 +285,10 @@ class Keyspace:
         """The answer to a request of the catalog with this idempotency key."""
         return self.prefix + b"_answers." + escape(key).encode()
 
-    def location(self, place: str) -> bytes:
+    def location(self, folder: str) -> bytes:
         """The claim to a place. Slashes are literal: the keys of all places in it begin with its own and a
         slash."""
-        return self.locations + escape(place).encode()
+        return self.locations + escape(folder).encode()
 
     def coordinator(self, member: str) -> bytes:
         return self.coordinators + escape(member).encode()
@@ -296,7 +296,7 @@ class Keyspace:
     def executor(self, member: str) -> bytes:
         return self.executors + escape(member).encode()
 
-    def place(self, role: str, host: str) -> bytes:
+    def latest_service(self, role: str, host: str) -> bytes:
         return self.places + f"{role}.{escape(host)}".encode()
 
     def namespace(self, name: str) -> bytes:
@@ -422,5 +422,5 @@ def _up_to_dot(key: bytes, prefix: bytes) -> bytes:
 
 @lru_cache(maxsize=1024)
 def _table_keys(keyspace: Keyspace, name: str) -> TableKeys:
-    """They are asked for several times in each call."""
+    """The keys of a table, which a call needs several times."""
     return TableKeys(keyspace, name)

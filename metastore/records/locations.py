@@ -112,9 +112,9 @@ def place_of(location: str) -> str:
     return f"{_SAME_STORE.get(scheme, scheme)}://{host.lower()}{slash}{path}"
 
 
-def places_above(place: str) -> list[str]:
+def places_above(location: str) -> list[str]:
     """The places of the folders that contain a place, the outermost first."""
-    scheme, _, rest = place.partition("://")
+    scheme, _, rest = location.partition("://")
     host, *parts = rest.split("/")
     root = [f"{scheme}://{host}"]
     above = ["/".join(root + parts[:count]) for count in range(len(parts))]

@@ -77,35 +77,37 @@ _SAFE = "!#$&'()*+,/:;<=>?@[]^`{|}\\\""
 _INSTANCE = re.compile(r"[1-9][0-9]{0,17}")
 
 
-def check_name(name: str, what: str) -> str:
+def check_name(name: str, field: str) -> str:
     """Return ``name`` if it is valid in etcd, else raise :class:`InvalidName` with the reason."""
     if not name:
-        raise InvalidName(f"{what} is empty", details={"field": what})
+        raise InvalidName(f"{field} is empty", details={"field": field})
     try:
         size = len(name.encode())
     except UnicodeEncodeError:
-        raise InvalidName(f"{what} is not valid unicode", details={"field": what}) from None
+        raise InvalidName(f"{field} is not valid unicode", details={"field": field}) from None
     if size > MAX_NAME_BYTES:
         raise InvalidName(
-            f"{what} is {size} bytes long, the longest allowed is {MAX_NAME_BYTES}", details={"field": what}
+            f"{field} is {size} bytes long, the longest allowed is {MAX_NAME_BYTES}", details={"field": field}
         )
     if name.startswith("_"):
-        raise InvalidName(f"{what} {name!r} begins with '_', which is reserved", details={"field": what})
+        raise InvalidName(f"{field} {name!r} begins with '_', which is reserved", details={"field": field})
     return name
 
 
-def check_table_name(name: str, what: str = "table") -> str:
+def check_table_name(name: str, field: str = "table") -> str:
     """The canonical form of a table's name, else :class:`InvalidName`.
 
     Its parts, separated by dots, are namespaces of the catalog and the name in the last of them. A name of
     one part is in the namespace ``default``, which may be given: ``default.flights`` is ``flights``.
     """
-    check_name(name, what)
+    check_name(name, field)
     parts = name.split(".")
     if not all(part.strip() for part in parts):
-        raise InvalidName(f"{what} {name!r} has an empty part", hint=_instead(name), details={"field": what})
+        raise InvalidName(
+            f"{field} {name!r} has an empty part", hint=_instead(name), details={"field": field}
+        )
     if len(parts) == 2 and parts[0] == DEFAULT_NAMESPACE:
-        return check_name(parts[1], what)
+        return check_name(parts[1], field)
     return name
 
 
@@ -135,7 +137,7 @@ def check_partition(name: str) -> str:
     return name
 
 
-def check_new_name(name: str, what: str) -> str:
+def check_new_name(name: str, field: str) -> str:
     """Return ``name`` if a new table may have it.
 
     Raises
@@ -144,9 +146,9 @@ def check_new_name(name: str, what: str) -> str:
         It could be confused with another name: parts between dots or slashes that are empty or ``..``, blanks
         at an end, invisible characters, a Unicode spelling that is not NFC.
     """
-    check_name(name, what)
+    check_name(name, field)
     if reason := _misleading(name):
-        raise InvalidName(f"{what} {name!r} {reason}", hint=_instead(name), details={"field": what})
+        raise InvalidName(f"{field} {name!r} {reason}", hint=_instead(name), details={"field": field})
     return name
 
 
@@ -164,7 +166,7 @@ def _misleading(name: str) -> str:
 
 def _instead(name: str) -> str:
     """The hint for a name with empty parts: the name without them, if a table may have that."""
-    left = _SEPARATORS.sub(lambda found: found[1], name).strip("/. ")
+    left = _SEPARATORS.sub(lambda match: match[1], name).strip("/. ")
     return f"write {left!r}" if left and not left.startswith("_") and not _misleading(left) else ""
 
 

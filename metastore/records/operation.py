@@ -91,10 +91,10 @@ _TOGETHER: dict[Effect, frozenset[Effect]] = {
 """The effects that may run at the same time as each one; each pair stands here once."""
 
 
-def may_run_together(one: Effect, other: Effect) -> bool:
+def may_run_together(effect: Effect, other: Effect) -> bool:
     """Whether neither can invalidate what the other reads or has written, in whatever order they start and
     end."""
-    return other in _TOGETHER.get(one, ()) or one in _TOGETHER.get(other, ())
+    return other in _TOGETHER.get(effect, ()) or effect in _TOGETHER.get(other, ())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,7 +196,7 @@ class WatermarkMove(msgspec.Struct, kw_only=True, omit_defaults=True, rename="ca
     jobs: list[tuple[int, int]] | None = None
     """The jobs of this move, as half-open ranges (from, to) of their positions among the operation's jobs; it
     happens only if all of them succeed. ``None``: all jobs of the operation."""
-    beside: Literal["", "nothing", "older"] = ""
+    neighbours: Literal["", "nothing", "older"] = msgspec.field(default="", name="beside")
     """Of a source that is a place: which other watermarks may exist around and below it at the finish. Empty:
     any. ``nothing``: none. ``older``: any below it, and around it those older than ``after``."""
 

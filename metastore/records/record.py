@@ -132,9 +132,9 @@ def encode_plain(value: object) -> bytes:
     return _encoder.encode(value)
 
 
-def decode_plain(value: bytes, kind: type[T], what: str) -> T:
+def decode_plain(value: bytes, kind: type[T], description: str) -> T:
     """The inverse. For a missing key's empty value: an empty ``kind``."""
     try:
         return from_json(value or b"{}", kind)
     except msgspec.MsgspecError as error:
-        raise CorruptRecord(f"{what} cannot be read: {error}") from error
+        raise CorruptRecord(f"{description} cannot be read: {error}") from error

@@ -107,17 +107,17 @@ class Chunks:
     def missing(self, positions: Iterable[bytes]) -> list[bytes]:
         """The positions to fetch next to know the chunks of all these; empty: they are known."""
         wanted = sorted(set(positions))
-        unknown = [one for one in wanted if self._at(one) is None]
+        unknown = [position for position in wanted if self._at(position) is None]
         if not self._bounds:
             # Most tables have no chunk: the first probe shows that.
             return [b"", *unknown[:: -(-len(unknown) // PROBES)]] if unknown else []
-        after = {two for one, two in pairwise(wanted) if self._at(one) is not None}
-        ends = [one for one in unknown if one in after or one == unknown[0]]
+        after = {two for position, two in pairwise(wanted) if self._at(position) is not None}
+        ends = [position for position in unknown if position in after or position == unknown[0]]
         return ends[:PROBES]
 
-    def learn(self, positions: Sequence[bytes], found: Sequence[tuple[bytes, bytes] | None]) -> None:
+    def learn(self, positions: Sequence[bytes], chunks: Sequence[tuple[bytes, bytes] | None]) -> None:
         """Process the result of the fetch."""
-        for start, chunk in zip(positions, found, strict=True):
+        for start, chunk in zip(positions, chunks, strict=True):
             bound, value = chunk or (END, b"")
             known = self._known.get(bound)
             if known is None:
@@ -338,12 +338,12 @@ class Marks(Mapping[str, Mapping[str, str]]):
 
     def around(self, url: str) -> list[Entry]:
         """What was ingested from a URL itself and from the folders that contain it, the innermost first."""
-        found = self._around.get(url)
-        if found is None:
+        cover = self._around.get(url)
+        if cover is None:
             here = [(*at, value) for at in _splits(url) if (value := self.value(*at)) is not None]
             parent = url.rpartition("/")[0]
-            found = self._around[url] = here + (self.around(parent) if "://" in parent else [])
-        return found
+            cover = self._around[url] = here + (self.around(parent) if "://" in parent else [])
+        return cover
 
     def below(self, url: str) -> Iterator[Entry]:
         """What was ingested from below a URL."""

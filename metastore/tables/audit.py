@@ -236,8 +236,8 @@ async def read_audit(
             page = await client.get_range(
                 prefix, end, revision=revision, limit=limit, backwards=True, written_from=after.revision
             )
-            found = (entry for kv in page.kvs if (entry := entry_of(client.keyspace, kv)) is not None)
-            some += filter(after.precedes, found)
+            page_entries = (entry for kv in page.kvs if (entry := entry_of(client.keyspace, kv)) is not None)
+            some += filter(after.precedes, page_entries)
             revision, more = revision or page.revision, page.more
             end = page.kvs[-1].key if page.kvs else end
         entries += some

@@ -52,7 +52,7 @@ class LocationClaim:
 
     @property
     def _above(self) -> list[bytes]:
-        return [self.keyspace.location(place) for place in places_above(place_of(self.location))]
+        return [self.keyspace.location(folder) for folder in places_above(place_of(self.location))]
 
     @property
     def _inside(self) -> tuple[bytes, bytes]:
@@ -71,21 +71,21 @@ class LocationClaim:
         """The keys and ranges to read before :meth:`check`."""
         return etcd.Get(self.key), etcd.Get(*self._inside, limit=1), *(etcd.Get(key) for key in self._above)
 
-    def rivals(self, found: Sequence[list[etcd.KeyValue]]) -> list[etcd.KeyValue]:
+    def rivals(self, read: Sequence[list[etcd.KeyValue]]) -> list[etcd.KeyValue]:
         """The conflicting claims in the result of :meth:`reads`."""
-        return [kv for kvs in found for kv in kvs if not (kv.key == self.key and self.is_mine(kv))]
+        return [kv for kvs in read for kv in kvs if not (kv.key == self.key and self.is_mine(kv))]
 
-    def check(self, found: Sequence[list[etcd.KeyValue]]) -> None:
+    def check(self, read: Sequence[list[etcd.KeyValue]]) -> None:
         """Raises :class:`~distop.errors.LocationInUse` with the name of the conflicting table."""
-        for kv in self.rivals(found):
-            place = kv.key[len(self.keyspace.locations) :].decode(errors="backslashreplace")
+        for kv in self.rivals(read):
+            folder = kv.key[len(self.keyspace.locations) :].decode(errors="backslashreplace")
             other = owner_of(kv)
             name = repr(other.table) if other is not None else "that cannot be read"
             how = "is" if kv.key == self.key else "lies in" if kv.key < self.key else "has in it"
             raise LocationInUse(
                 f"location {self.location} {how} the folder of table {name}",
                 hint="give each table a folder of its own; if that table is being dropped, repeat the drop",
-                details={"field": "location", "table": other.table if other else "", "claim": place},
+                details={"field": "location", "table": other.table if other else "", "claim": folder},
             )
 
     def is_mine(self, kv: etcd.KeyValue) -> bool:

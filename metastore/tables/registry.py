@@ -79,13 +79,13 @@ async def table_names(
 
 async def read_indexes(client: EtcdClient, keys: TableKeys) -> list[IndexRecord]:
     """All indexes of a table that this version understands, by column."""
-    found = []
+    indexes = []
     for kv in (await client.scan(keys.index_prefix)).kvs:
         try:
-            found.append(decode(kv.value, IndexRecord, kv.key))
+            indexes.append(decode(kv.value, IndexRecord, kv.key))
         except CorruptRecord as error:  # readers do without it
             log.warning("index_unreadable", extra={"table": keys.name, "error": str(error)})
-    return found
+    return indexes
 
 
 async def drop_table(
@@ -120,16 +120,16 @@ async def drop_table(
 
     async def decide(read: etcd.TxnResult) -> tuple[etcd.Txn | None, DropRecord]:
         nonlocal sent
-        table, run_ops, existing = (read.one(index, key) for index, key in enumerate(wanted))
+        table, run_ops, existing = (read.single(index, key) for index, key in enumerate(wanted))
         if not table.exists and not existing.exists:
             raise TableNotFound.named(keys.name)
         if not table.exists:
             return None, decode(existing.value, DropRecord, tombstone)
-        found = decode(table.value, TableRecord, table.key)
-        record = drop(found)
+        known = decode(table.value, TableRecord, table.key)
+        record = drop(known)
         _check_idle(keys, run_ops)
         sent = record
-        chunks = watermark_chunks(keys.keyspace, found)
+        chunks = watermark_chunks(keys.keyspace, known)
         gone = (
             *table_deletes(keys),
             etcd.DeleteRange(keys.keyspace.paused_table(keys.name)),
@@ -198,7 +198,7 @@ async def _move_past(
     for prefix in (old.audit_prefix, old.history_prefix):
         while page := _bite((await client.get_range(prefix, prefix_end(prefix), limit=MOVE_BITE)).kvs):
             read = await client.read_at_once([etcd.Get(new.table), etcd.Get(tombstone.key)])
-            table, existing = read.one(0, new.table), read.one(1, tombstone.key)
+            table, existing = read.single(0, new.table), read.single(1, tombstone.key)
             if existing.mod_revision != tombstone.mod_revision:
                 return
             if not table.exists or _uuid(table) != record.uuid:
@@ -228,7 +228,7 @@ async def _finish(
     """Remove the tombstone, so that another table can have the location."""
 
     async def decide(read: etcd.TxnResult) -> tuple[etcd.Txn | None, None]:
-        dropped, existing = read.one(0, tombstone.key), read.one(1, claim.key)
+        dropped, existing = read.single(0, tombstone.key), read.single(1, claim.key)
         if dropped.mod_revision != tombstone.mod_revision:
             return None, None
         reached("drop.finish.before")

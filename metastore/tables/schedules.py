@@ -159,7 +159,7 @@ async def add_schedule(
     others = etcd.Get(prefix, prefix_end(prefix), keys_only=True, limit=MAX_SCHEDULES)
 
     async def decide(read: etcd.TxnResult) -> tuple[etcd.Txn | None, ScheduleRecord]:
-        table, agenda_kv, kv = _found(keys, name, read)
+        table, agenda_kv, kv = _kvs_of(keys, name, read)
         if kv.exists:
             existing = decode(kv.value, ScheduleRecord, kv.key)
             if existing.request == record.request:
@@ -200,8 +200,8 @@ async def change_schedule(
     """
 
     async def decide(read: etcd.TxnResult) -> tuple[etcd.Txn | None, ScheduleRecord]:
-        table, agenda_kv, kv = _found(keys, name, read)
-        existing = decode(_there(keys, name, kv).value, ScheduleRecord, kv.key)
+        table, agenda_kv, kv = _kvs_of(keys, name, read)
+        existing = decode(_existing(keys, name, kv).value, ScheduleRecord, kv.key)
         wanted = None if request in agenda_of(agenda_kv).decided else change(existing)
         if wanted is None:
             return None, existing
@@ -222,10 +222,10 @@ async def remove_schedule(
     """
 
     async def decide(read: etcd.TxnResult) -> tuple[etcd.Txn | None, ScheduleRecord | None]:
-        table, agenda_kv, kv = _found(keys, name, read)
+        table, agenda_kv, kv = _kvs_of(keys, name, read)
         if request in agenda_of(agenda_kv).decided:
             return None, None
-        existing = _readable(_there(keys, name, kv))
+        existing = _readable(_existing(keys, name, kv))
         ops = (etcd.DeleteRange(kv.key), looked_at_once(agenda_kv, request), *also)
         reached("schedule.set.before")
         removed = None if isinstance(existing, errors.CorruptRecord) else existing
@@ -240,8 +240,8 @@ async def read_schedule(client: EtcdClient, keys: TableKeys, name: str) -> Sched
     Raises :class:`~distop.errors.ScheduleNotFound`, :class:`~distop.errors.TableNotFound`,
     :class:`~distop.errors.CorruptRecord`.
     """
-    kv = _found(keys, name, await client.read_at_once(_reads(keys, name)))[2]
-    return decode(_there(keys, name, kv).value, ScheduleRecord, kv.key)
+    kv = _kvs_of(keys, name, await client.read_at_once(_reads(keys, name)))[2]
+    return decode(_existing(keys, name, kv).value, ScheduleRecord, kv.key)
 
 
 async def read_schedules(
@@ -307,16 +307,16 @@ def _reads(keys: TableKeys, name: str) -> tuple[etcd.Get, etcd.Get, etcd.Get]:
     return etcd.Get(keys.table), etcd.Get(keys.agenda), etcd.Get(keys.schedule(name))
 
 
-def _found(
+def _kvs_of(
     keys: TableKeys, name: str, read: etcd.TxnResult
 ) -> tuple[etcd.KeyValue, etcd.KeyValue, etcd.KeyValue]:
-    table = read.one(0, keys.table)
+    table = read.single(0, keys.table)
     if not table.exists:
         raise errors.TableNotFound.named(keys.name)
-    return table, read.one(1, keys.agenda), read.one(2, keys.schedule(name))
+    return table, read.single(1, keys.agenda), read.single(2, keys.schedule(name))
 
 
-def _there(keys: TableKeys, name: str, kv: etcd.KeyValue) -> etcd.KeyValue:
+def _existing(keys: TableKeys, name: str, kv: etcd.KeyValue) -> etcd.KeyValue:
     if not kv.exists:
         raise errors.ScheduleNotFound(
             f"table {keys.name!r} has no schedule {name!r}",

@@ -111,8 +111,8 @@ async def read_marks(client: EtcdClient, keys: TableKeys) -> tuple[watermarks.Ma
     Raises :class:`~distop.errors.TableNotFound`.
     """
     read = await client.read_at_once([etcd.Get(keys.table), etcd.Get(keys.watermarks)])
-    record = _record(keys, read.one(0, keys.table))
-    return marks_at(client, record, read.one(1, keys.watermarks), read.revision), read.revision
+    record = _record(keys, read.single(0, keys.table))
+    return marks_at(client, record, read.single(1, keys.watermarks), read.revision), read.revision
 
 
 async def read_mark(
@@ -121,7 +121,7 @@ async def read_mark(
     """One watermark, ``None`` if there is none or no such table; and the revision at which any watermark of
     the table was last changed, 0 if none was."""
     read = await client.read_at_once([etcd.Get(keys.table), etcd.Get(keys.watermarks)])
-    table, recent = read.one(0, keys.table), read.one(1, keys.watermarks)
+    table, recent = read.single(0, keys.table), read.single(1, keys.watermarks)
     if not table.exists:
         return None, recent.mod_revision
     marks = marks_at(client, _record(keys, table), recent, read.revision)
@@ -172,7 +172,7 @@ async def fold(client: EtcdClient, keys: TableKeys) -> int:
     """
 
     async def decide(read: etcd.TxnResult) -> tuple[etcd.Txn | None, int]:
-        table, existing = read.one(0, keys.table), read.one(1, keys.watermarks)
+        table, existing = read.single(0, keys.table), read.single(1, keys.watermarks)
         if not table.exists or len(existing.value) <= watermarks.FOLD_BYTES:
             return None, len(existing.value)
         recent, record = watermarks.decode_recent(existing.value), decode(table.value, TableRecord, table.key)
@@ -290,7 +290,7 @@ async def change_watermarks(client: EtcdClient, keys: TableKeys, change: Change,
     wanted = (keys.table, keys.run_ops, keys.head, keys.watermarks)
 
     async def decide(read: etcd.TxnResult) -> tuple[etcd.Txn | None, bool]:
-        table, run_ops, head, existing = (read.one(index, key) for index, key in enumerate(wanted))
+        table, run_ops, head, existing = (read.single(index, key) for index, key in enumerate(wanted))
         record = _record(keys, table)
         await _check_none_moves(client, keys, run_ops)
         published = decode(head.value, Head, head.key) if head.exists else None

@@ -83,7 +83,7 @@ def _move(
             raise invalid(
                 "watermark", f"the watermark of {path!r} is at {before!r}, {given!r} is not beyond it"
             )
-        return WatermarkMove(before=before, after=given, beside="" if reingest else "nothing")
+        return WatermarkMove(before=before, after=given, neighbours="" if reingest else "nothing")
     if before is not None and not reingest:
         raise AlreadyIngested(
             f"{path!r} was already ingested, up to {before!r}",
@@ -93,7 +93,7 @@ def _move(
         )
     time = newest(path, files)
     after = time if before is None or is_after(time, before) else before
-    return WatermarkMove(before=before, after=after, beside="" if reingest else "nothing")
+    return WatermarkMove(before=before, after=after, neighbours="" if reingest else "nothing")
 
 
 def newest(path: str, files: Iterable[SourceFile]) -> str:
@@ -233,7 +233,7 @@ def _first_moves(source: str | None, url: str, files: list[SourceFile]) -> dict[
     folders = set[str]()
     entries = recorded = 0
     for file in files[:MAX_TAKEN]:
-        move = WatermarkMove(before=None, after=newest(file.path, [file]), beside="older")
+        move = WatermarkMove(before=None, after=newest(file.path, [file]), neighbours="older")
         folder, _, name = f"{url}/{file.path}".rpartition("/") if source is None else (source, "", file.path)
         entry = len(msgspec.json.encode(FileEntry(file.path, file.size, file.version)))
         entries += entry

@@ -78,7 +78,7 @@ class Standing:
 async def standing(client: EtcdClient, keys: TableKeys) -> Standing:
     wanted = (keys.table, keys.head, keys.watermarks)
     result = await client.txn(Txn(then=tuple(map(Get, wanted))))
-    table, head, watermarks = (result.one(index, key) for index, key in enumerate(wanted))
+    table, head, watermarks = (result.single(index, key) for index, key in enumerate(wanted))
     location = decode(head.value, Head, head.key).metadata_location if head.exists else None
     if not table.exists:
         return Standing(location, frozenset())

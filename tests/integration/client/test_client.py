@@ -93,7 +93,7 @@ async def test_nested_transactions_answer_level_by_level(client: EtcdClient) -> 
     won, lost = result.results
     assert won.succeeded  # type: ignore[union-attr]
     assert not lost.succeeded  # type: ignore[union-attr]
-    assert lost.one(0, b).value == b"taken"  # type: ignore[union-attr]
+    assert lost.single(0, b).value == b"taken"  # type: ignore[union-attr]
     assert (await client.get(a)).mod_revision == result.revision
 
 
@@ -190,7 +190,7 @@ async def test_keys_that_are_read_together_show_one_revision(client: EtcdClient)
     disturbing = asyncio.create_task(disturb())
     for _ in range(100):
         result = await client.txn(reading)
-        one, other = result.one(0, a), result.one(1, b)
+        one, other = result.single(0, a), result.single(1, b)
         assert one.value == other.value
         assert one.mod_revision == other.mod_revision <= result.revision
         assert result.got(2) == ([one] if one.exists else [])

@@ -31,7 +31,7 @@ async def backdate(client: EtcdClient, name: str, table: str = "t", *, anew: boo
     while True:
         wanted = [Get(keys.schedule(name)), Get(keys.agenda)]
         read = await client.read_at_once(wanted)
-        kv, agenda_kv = (read.one(index, get.key) for index, get in enumerate(wanted))
+        kv, agenda_kv = (read.single(index, get.key) for index, get in enumerate(wanted))
         record = decode(kv.value, ScheduleRecord, kv.key)
         past = msgspec.structs.replace(record, tick=time.time() - LONG_AGO_S)
         past.request = secrets.token_hex(8) if anew else record.request

@@ -111,9 +111,13 @@ class Shared:
     def context(self, operation: Staged) -> FinishContext:
         head, watermarks = self.keys.head, self.keys.watermarks
         read = self.store.txn(Txn(then=(Get(head), Get(watermarks))))
-        marks = read.one(1, watermarks)
+        marks = read.single(1, watermarks)
         return FinishContext(
-            table=self.record, keys=self.keys, head=read.one(0, head), watermarks=marks, view=operation.view
+            table=self.record,
+            keys=self.keys,
+            head=read.single(0, head),
+            watermarks=marks,
+            view=operation.view,
         )
 
     def finish(self, operation: Staged, step: TransactionalStep | None = None) -> None:

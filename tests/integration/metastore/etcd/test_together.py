@@ -283,9 +283,9 @@ async def test_reads_of_many_go_together_and_each_is_as_of_one_revision(counting
     async def read(lane: bytes) -> int:
         wanted = [Get(lane + b"a"), Get(lane, prefix_end(lane)), Get(lane + b"b", revision=old)]
         read = await counting.read_in_lane(wanted, lane)
-        assert read.one(0, b"").value == lane
+        assert read.single(0, b"").value == lane
         assert read.counts == ((1, 2, 1) if lane is lanes[0] else (1, 1, 0))
-        assert read.one(2, b"").value == b""
+        assert read.single(2, b"").value == b""
         return read.revision
 
     revisions = await asyncio.gather(*map(read, lanes))
@@ -299,4 +299,4 @@ async def test_reads_of_many_go_together_and_each_is_as_of_one_revision(counting
     )
     assert isinstance(one, Compacted)
     assert not isinstance(other, BaseException)
-    assert other.one(0, b"").value == lanes[1]
+    assert other.single(0, b"").value == lanes[1]

@@ -41,13 +41,13 @@ class Number:
 
     async def one_more(self, read: TxnResult) -> tuple[Txn | None, int]:
         """Adds one, and leaves a mark along with it."""
-        kv = read.one(0, self.key)
+        kv = read.single(0, self.key)
         count = int(kv.value or b"0") + 1
         value = b"%d" % count
         return Txn((unchanged(kv),), (Put(self.key, value), Put(self.mark, value))), count
 
     def recognise(self, read: TxnResult) -> int | None:
-        kv = read.one(1, self.mark)
+        kv = read.single(1, self.mark)
         return int(kv.value) if kv.exists else None
 
     async def count_up(self) -> int:
@@ -176,7 +176,7 @@ async def test_a_doubt_that_the_last_try_ends_in_is_reported_as_one(
     copies = itertools.cycle([True, False])
 
     async def decide(read: TxnResult) -> tuple[Txn | None, None]:
-        return Txn((unchanged(read.one(0, number.key)),), (Put(number.key, b"1"),)), None
+        return Txn((unchanged(read.single(0, number.key)),), (Put(number.key, b"1"),)), None
 
     number.client.fail(Fault.LOST_REPLY, Fault.LOST_REPLY, when=lambda txn: next(copies))
     with pytest.raises(OutcomeUnknown, match="may have happened"):
@@ -204,7 +204,7 @@ async def test_a_leader_who_is_none_any_more_changes_nothing(
     leader, epoch = number.key + b".leader", await rival.put(number.key + b".leader", b"me")
 
     async def decide(read: TxnResult) -> tuple[Txn | None, None]:
-        if read.one(0, leader).create_revision != epoch:
+        if read.single(0, leader).create_revision != epoch:
             raise LeadershipLost
         await rival.delete(leader)
         await rival.put(leader, b"somebody else")
@@ -222,7 +222,7 @@ async def test_an_answer_without_a_transaction_writes_nothing(number: Number) ->
     number.client.sent.clear()
 
     async def decide(read: TxnResult) -> tuple[Txn | None, int]:
-        return None, int(read.one(0, number.key).value)
+        return None, int(read.single(0, number.key).value)
 
     answer, revision = await update(number.client, (Get(number.key),), decide, subject="the number")
     assert (answer, number.client.sent) == (5, [])
@@ -235,7 +235,7 @@ async def test_what_is_known_is_not_read_first(number: Number) -> None:
     seen: list[int] = []
 
     async def decide(read: TxnResult) -> tuple[Txn | None, int]:
-        seen.append(int(read.one(0, number.key).value or b"0"))
+        seen.append(int(read.single(0, number.key).value or b"0"))
         return await number.one_more(read)
 
     first = TxnResult(True, 1, ([], []))
@@ -260,7 +260,7 @@ async def test_who_is_patient_waits_for_an_etcd_that_is_away_or_full(number: Num
     result = await settle(number.client, txn, patience_s=30.0)
     assert result.doubt
     assert not result.succeeded
-    assert result.one(0, number.key).value == b"1"
+    assert result.single(0, number.key).value == b"1"
 
 
 async def test_patience_ends(number: Number) -> None:

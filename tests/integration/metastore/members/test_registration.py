@@ -10,7 +10,13 @@ from distop.errors import CorruptRecord
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.members import registration
 from distop.metastore.members.lease import LeaseSession, Renewal
-from distop.metastore.members.registration import change_own_record, own_record, registered, slow_etcd, still
+from distop.metastore.members.registration import (
+    change_own_record,
+    held_up_now,
+    own_record,
+    registered,
+    slow_etcd,
+)
 from distop.metastore.records.member import HeldUp, MemberRecord
 from distop.metastore.records.record import decode
 from support.defects import fail_once
@@ -29,7 +35,7 @@ async def keys(client: EtcdClient) -> list[str]:
 async def test_who_leaves_leaves_nothing(client: EtcdClient) -> None:
     record = own_record("a", "sidecar")
     async with LeaseSession(client, LEASE_S) as session, registered(client, session, record):
-        place = await client.get(client.keyspace.place("sidecar", record.host))
+        place = await client.get(client.keyspace.latest_service("sidecar", record.host))
         assert decode(place.value, MemberRecord, place.key) == record
         assert len(await keys(client)) == 2
     assert await keys(client) == []
@@ -37,7 +43,7 @@ async def test_who_leaves_leaves_nothing(client: EtcdClient) -> None:
 
 async def test_the_place_of_one_whose_lease_ended_stays_until_another_takes_it(client: EtcdClient) -> None:
     record, following = own_record("a", "coordinator"), own_record("b", "coordinator")
-    place = client.keyspace.place("coordinator", record.host)
+    place = client.keyspace.latest_service("coordinator", record.host)
     async with LeaseSession(client, LEASE_S) as session, registered(client, session, record):
         await client.lease_revoke(session.lease_id)
         await asyncio.wait_for(session.lost.wait(), 60)
@@ -113,6 +119,6 @@ async def test_a_network_that_is_slow_is_noticed(
 
 def test_what_lasts_keeps_its_time() -> None:
     known = [HeldUp(what="slow", since=5.0), HeldUp(operation="t.o.1", what="x", since=7.0)]
-    found = still(known, {"": "slower", "t.o.1": "", "t.o.2": "y"})
+    found = held_up_now(known, {"": "slower", "t.o.1": "", "t.o.2": "y"})
     assert [(one.operation, one.what) for one in found] == [("", "slower"), ("t.o.2", "y")]
     assert found[0].since == 5.0 < found[1].since

@@ -102,5 +102,5 @@ def test_the_vocabulary_of_compares() -> None:
 def test_what_was_not_found_reads_as_missing() -> None:
     found = KeyValue(b"a", b"1", 3, 3)
     result = TxnResult(True, 7, ([found], []))
-    assert result.one(0, b"a") == found
-    assert result.one(1, b"b") == KeyValue.missing(b"b")
+    assert result.single(0, b"a") == found
+    assert result.single(1, b"b") == KeyValue.missing(b"b")

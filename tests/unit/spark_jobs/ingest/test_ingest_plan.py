@@ -59,7 +59,7 @@ def test_a_folder_becomes_a_frozen_plan(ingesting: Ingesting) -> None:
         ["2013-02/b.csv", 4, 1_356_998_400_000_005, None],
     ]
     assert plan.argument["cuts"] == [0, 2000, 4001, 6002, 6006]
-    moved = WatermarkMove(after="2013-01-01T00:00:00.000005Z", beside="nothing")
+    moved = WatermarkMove(after="2013-01-01T00:00:00.000005Z", neighbours="nothing")
     assert plan.watermarks == {f"file://{source}": {"2013-01": moved, "2013-02": moved}}
 
 

@@ -28,8 +28,8 @@ def test_the_watermark_of_a_path_is_when_its_newest_file_was_modified() -> None:
     source.partitions["empty"] = []
     assert watermark_moves(source, {}) == {
         "file:///data/flights": {
-            "2013-01": WatermarkMove(after="2013-01-01T12:00:00.000005Z", beside="nothing"),
-            "2013-02": WatermarkMove(after=AT_NOON, beside="nothing"),
+            "2013-01": WatermarkMove(after="2013-01-01T12:00:00.000005Z", neighbours="nothing"),
+            "2013-02": WatermarkMove(after=AT_NOON, neighbours="nothing"),
         }
     }
 
@@ -47,7 +47,7 @@ def test_what_was_ingested_is_not_ingested_again_unasked() -> None:
 def test_an_explicit_value_must_lie_beyond_the_present_one() -> None:
     standing = {"orders": {"p": "9"}}
     moves = watermark_moves(found("p"), standing, source="orders", values={"p": "10"})
-    assert moves == {"orders": {"p": WatermarkMove(before="9", after="10", beside="nothing")}}
+    assert moves == {"orders": {"p": WatermarkMove(before="9", after="10", neighbours="nothing")}}
     for value in ("9", "8"):
         with pytest.raises(InvalidArgument, match="not beyond"):
             watermark_moves(found("p"), standing, source="orders", values={"p": value}, reingest=True)
