@@ -19,6 +19,7 @@ MINUTES ?= 60
 SEED ?=
 RUNS ?= 5
 SINCE ?=
+REGISTRY ?=
 T ?=
 ETCD_TESTS := etcd or embedded or txn or transactions or watch or lease or election or leading or starting or ending \
 	or claims or marks or three_members or doctor or restored
@@ -136,6 +137,12 @@ prove-again: setup ## each cell of the table in docs/again.md: what a way into a
 .PHONY: images
 images: ## build the images distop:service and distop:spark; BASE=here: on a Debian made for it (root)
 	@deploy/images.sh
+
+.PHONY: release
+release: setup ## REGISTRY=<host/path>: images and chart of HEAD pushed there, and wheel, chart and checksums in build/release
+	@test -n "$(REGISTRY)" || { echo "release: REGISTRY=registry.example/team says where to"; exit 2; }
+	@deploy/helm.sh .venv/helm
+	@deploy/release.sh "$(REGISTRY)"
 
 .PHONY: cluster-up
 cluster-up: ## a whole cluster in containers, on this machine: docs/deploying.md

@@ -25,6 +25,7 @@ from typer.testing import CliRunner
 
 from distop.cli.main import app
 from distop.client import AsyncClient, Credentials, Grant, OperationState
+from support.processes import listens
 from support.waiting import eventually
 
 pytestmark = pytest.mark.process
@@ -50,7 +51,7 @@ class Dev:
         return err.decode()
 
     def anything_left(self) -> bool:
-        return any(map(_alive, self.pids.values())) or _listens(self.ready["etcd"])
+        return any(map(_alive, self.pids.values())) or listens(self.ready["etcd"])
 
 
 def _alive(pid: int) -> bool:
@@ -59,12 +60,6 @@ def _alive(pid: int) -> bool:
     except OSError:
         return False
     return state != "Z"
-
-
-def _listens(address: str) -> bool:
-    host, _, port = address.rpartition(":")
-    with socket.socket() as probe:
-        return probe.connect_ex((host, int(port))) == 0
 
 
 async def distop(*words: str, **env: str) -> tuple[int, str, str]:
@@ -168,7 +163,7 @@ async def test_sigterm_ends_it_while_it_starts(tmp_path: Path) -> None:
     process.terminate()
     out, err = await asyncio.wait_for(process.communicate(), 60)
     assert (process.returncode, out) == (0, b""), err
-    assert not _listens(f"127.0.0.1:{(tmp_path / 'etcd-port').read_text().strip()}")
+    assert not listens(f"127.0.0.1:{(tmp_path / 'etcd-port').read_text().strip()}")
 
 
 @pytest.mark.slow("starts all services behind TLS twice, each a process")
