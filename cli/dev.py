@@ -45,7 +45,7 @@ _LONGEST_LINE = 1 << 20
 
 
 class ServiceEnded(DistopError):
-    """A service of distop dev has ended unexpectedly."""
+    """A service of distop dev or of a demo has ended unexpectedly."""
 
     code = "SERVICE_ENDED"
 
@@ -143,7 +143,7 @@ class Dev:
             for child in reversed(self._children):
                 await child.end()
                 if child.name == "executor":
-                    _end_sidecar(connection)
+                    end_sidecar(connection)
 
     def _on_signal(self, stop: asyncio.Event) -> None:
         if stop.is_set():  # the second Ctrl-C kills
@@ -310,7 +310,7 @@ class _Child:
             )
 
 
-def _end_sidecar(etcd: EtcdConfig) -> None:
+def end_sidecar(etcd: EtcdConfig) -> None:
     """End the sidecar that Spark's tasks have started; otherwise it would wait a while for more of them."""
     place = SidecarFolder.of(etcd.endpoints, etcd.prefix)
     try:

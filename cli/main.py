@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 
 from distop.cli.commands import (
     backlog,
+    begin,
     control,
     doctor,
     maintenance,
@@ -69,6 +70,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for part in (
+    begin.app,
     operations.app,
     quarantine.app,
     maintenance.app,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stage import TABLE, Stage
-
+from distop.cli.demo.stage import TABLE, Stage
 from distop.client import Operation
 from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.records.record import decode

@@ -21,9 +21,9 @@ from typing import Any, NamedTuple
 import cluster_namespaces
 from cluster_hosts import Cluster, libfaketime, missing, started
 from cluster_namespaces import Namespaces
-from crew import until
 from flights import FILE, OPTIONS, write_days
 
+from distop.cli.demo.crew import until
 from distop.client import Client, Operation, Severity
 
 TABLE, COPY, STREAM = "flights", "flights_copy", "stream"

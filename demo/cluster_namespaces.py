@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import pyspark
-from crew import until
 
+from distop.cli.demo.crew import until
 from distop.client import Client
 from distop.lake.storage.allowed import ALL
 from distop.metastore.etcd.embedded import find_etcd

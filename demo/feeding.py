@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
-from crew import AT_ONCE_S, until
-from flights import FILE, OPTIONS, Landing, spoil
+from flights import FILE, OPTIONS, spoil
 from lost_reply import LossyProxy
-from stage import TABLE, Stage
 
-from distop.client import Client, Operation
+from distop.cli.demo.crew import until
+from distop.cli.demo.days import Landing
+from distop.cli.demo.stage import TABLE, Stage
+from distop.client import Client
 from distop.errors import Unavailable
 
 TOGETHER = 10
@@ -23,7 +23,7 @@ def feed(stage: Stage) -> None:
     """Everything lands, the gate opens, the table fills."""
     client, source = stage.client, stage.folder / "source"
     good = spoil(source / BAD_DAY / FILE)
-    landing = Landing(stage.folder / "landing", source)
+    landing = Landing(stage.folder / "landing", source, OPTIONS)
     client.table(TABLE).set_ordering(gate="closed", together=TOGETHER)
 
     landing.drop(0.5)
@@ -42,8 +42,8 @@ def feed(stage: Stage) -> None:
     began = time.monotonic()
     landing.history_done()
     stage.say("_HISTORYDONE opens the gate")
-    _while_applying(stage, KILL_COORDINATOR, lambda operation: stage.kill_the_leader())
-    _while_applying(stage, KILL_RUNNER, stage.kill_the_runner)
+    stage.say(stage.strike(KILL_COORDINATOR, lambda operation: stage.kill_the_leader()))
+    stage.say(stage.strike(KILL_RUNNER, stage.kill_the_runner))
 
     block = until(lambda: client.table(TABLE).ordering().blocked, "the bad batch", 120)
     if block.batch != BAD_DAY:
@@ -63,20 +63,6 @@ def feed(stage: Stage) -> None:
 
 def _queued(client: Client) -> int:
     return sum(1 for _ in client.table(TABLE).backlog())
-
-
-def _while_applying(stage: Stage, day: str, strike: Callable[[Operation], str]) -> None:
-    """Strike in the middle of an operation, the first after ``day`` was reached."""
-
-    def struck() -> str | None:
-        now = stage.client.table(TABLE).ordering()
-        if not now.running or now.last < day:
-            return None
-        operation = stage.client.operation(now.running).get()
-        return strike(operation) if operation.runner and not operation.done else None
-
-    note = until(struck, f"an operation after {day}", 120, every_s=AT_ONCE_S)
-    stage.say(f"{stage.client.table(TABLE).ordering().last}: {note}")
 
 
 def _publish_with_a_lost_reply(stage: Stage, landing: Landing) -> str:

@@ -1,17 +1,17 @@
-"""The New York flights of 2013: real rows, as 365 daily batches that somebody drops into a landing folder."""
+"""The New York flights of 2013: real rows, as 365 daily batches."""
 
 from __future__ import annotations
 
 import importlib.util
-import json
-import os
-import random
 import shutil
 import zipfile
 from collections import Counter
 from pathlib import Path
 
 FILE = "flights.csv"
+KEY = ("time_hour", "carrier", "flight")
+"""What tells one flight from every other."""
+
 OPTIONS = {"split_bytes": 256 * 1024, "null_values": ["", "NA"]}
 """Small jobs, so that there are some; and what stands for NULL in this file."""
 
@@ -59,27 +59,3 @@ def spoil(file: Path) -> bytes:
     lines[40] = b",".join(fields)
     file.write_bytes(b"".join(lines))
     return good
-
-
-class Landing:
-    """A folder that days land in, in no order at all."""
-
-    def __init__(self, folder: Path, source: Path, seed: int = 2013) -> None:
-        self.folder, self._source = folder, source
-        self._days = sorted(day.name for day in source.iterdir())
-        random.Random(seed).shuffle(self._days)
-        (folder / "_config").mkdir(parents=True)
-        (folder / "_config" / "ORDERME").touch()
-        (folder / "_config" / "ingest.json").write_text(json.dumps(OPTIONS))
-
-    def drop(self, share: float) -> int:
-        """Drop so much of all days; how many there are now."""
-        for day in self._days[: round(len(self._days) * share)]:
-            if not (self.folder / day).exists():
-                os.rename(self._source / day, self.folder / day)
-                (self.folder / day / "_SUCCESS").touch()
-        return sum((entry / "_SUCCESS").exists() for entry in self.folder.iterdir())
-
-    def history_done(self) -> None:
-        """Say that all of the past is there."""
-        (self.folder / "_HISTORYDONE").touch()

@@ -21,13 +21,12 @@ from pathlib import Path
 
 from care import care
 from feeding import feed
-from flights import an_aeroplane_that_flew_once, write_days
-from proof import checks
+from flights import KEY, an_aeroplane_that_flew_once, write_days
 from rich.console import Console
-from rich.table import Table
-from stage import COPY, TABLE, Stage
-from streaming import stream
+from streaming import copied, stream
 
+from distop.cli.demo.proof import checks, verdict
+from distop.cli.demo.stage import TABLE, Stage
 from distop.cli.secure import GRANTS, Security
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
@@ -62,14 +61,12 @@ def play(stage: Stage, days: Counter[str]) -> bool:
 
 def prove(stage: Stage, days: Counter[str]) -> bool:
     """Look at everything from outside."""
-    verdict = Table("what", "", "found", box=None)
-    good = True
-    for what, holds, found in checks(stage.config, stage.client, stage.catalog, TABLE, COPY, days):
-        verdict.add_row(what, "[green]ok[/]" if holds else "[red]WRONG[/]", found)
-        good = good and holds
+    columns = {"key": KEY, "day": ("year", "month", "day")}
+    promised = checks(stage.config, stage.client, stage.catalog, TABLE, days, **columns)
+    found = [*promised, copied(stage, days.total())]
     console.print()
-    console.print(verdict)
-    return good
+    console.print(verdict(found))
+    return all(holds for _, holds, _ in found)
 
 
 def main() -> int:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from crew import until
-from stage import COPY, TABLE, Stage
+from flights import KEY
 
+from distop.cli.demo.crew import until
+from distop.cli.demo.proof import Check
+from distop.cli.demo.stage import TABLE, Stage
+
+COPY = "flights_copy"
 SCRIPT = Path(__file__).parent / "stream.py"
 STREAM = "stream:"
 """What the sources of streams begin with, in watermarks."""
@@ -29,6 +33,14 @@ def stream(stage: Stage, rows: int) -> None:
         f"streaming query into {COPY}: driver killed -9 at batch {before}, {copied:,} rows; "
         f"started again: {stage.rows(COPY):,} rows after batch {_batch(stage)}"
     )
+
+
+def copied(stage: Stage, rows: int) -> Check:
+    """Whether each row is in the copy once."""
+    found = stage.catalog.load_table(f"default.{COPY}").scan(selected_fields=KEY).to_arrow()
+    different = found.group_by(list(KEY)).aggregate([]).num_rows
+    whole = different == found.num_rows == rows
+    return "rows in its copy, the stream's", whole, f"{found.num_rows:,}, {different:,} different"
 
 
 def _batch(stage: Stage) -> int:

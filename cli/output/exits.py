@@ -20,7 +20,7 @@ _MEANINGS = {
     ALREADY_INGESTED: "the source was ingested already",
     PAUSED: "the table or the operation is paused",
     OPERATION_PARKED: "the operation is parked: it waits for distop resolve",
-    SOMETHING_WRONG: "doctor or landing or executor --check found a problem",
+    SOMETHING_WRONG: "doctor or demo or landing or executor --check found a problem",
     INTERRUPTED: "interrupted (Ctrl-C)",
 }
 

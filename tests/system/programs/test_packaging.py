@@ -13,7 +13,7 @@ import tomllib
 import venv
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import Distribution, distribution
 from pathlib import Path
 from typing import Any
@@ -240,6 +240,46 @@ def test_distop_dev_runs_outside_the_repository_with_no_extra_installed(
         for part, kind in (("", "text/html"), ("static/page.css", "text/css")):
             with urlopen(ready["page"] + part, timeout=30) as answer:
                 assert answer.headers.get_content_type() == kind
+
+
+def processes_of(folder: Path) -> list[str]:
+    """Command lines of the processes whose folder for temporary files this is."""
+    mark, found = f"TMPDIR={folder}".encode(), []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended, or is another user's
+            if mark in (process / "environ").read_bytes().split(b"\0"):
+                found.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+    return [line for line in found if line]  # the others have ended, and nobody has waited for them
+
+
+def test_the_demo_of_the_wheel_kills_processes_loses_no_row_and_leaves_nothing(
+    installed: Installed, tmp_path: Path
+) -> None:
+    words = installed.command("demo", "--master", "none", "-o", "json")
+    done = captured(words, cwd=tmp_path, env=environment(TMPDIR=str(tmp_path)), timeout=250)
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    found = {check["what"]: check["found"] for check in said["checks"] if check["holds"]}
+    assert (said["good"], len(found)) == (True, len(said["checks"])), said
+    assert found["rows in the table"] == "122,941 of 122,941"
+    assert all(who in done.stderr for who in ("working runner killed -9", "leading coordinator killed -9"))
+    assert "60 of 60 days are applied" in done.stderr
+    assert (list(tmp_path.iterdir()), processes_of(tmp_path)) == ([], [])
+
+
+def test_a_demo_that_is_ended_early_leaves_nothing(installed: Installed, tmp_path: Path) -> None:
+    words = installed.command("demo", "--master", "none")
+    with subprocess.Popen(
+        words, cwd=tmp_path, env=environment(TMPDIR=str(tmp_path)), stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        while "the page:" not in (line := process.stderr.readline()):
+            assert line
+        assert len(processes_of(tmp_path)) >= 6
+        process.terminate()
+        process.stderr.read()
+        assert process.wait(60) == 128 + signal.SIGTERM
+    assert (list(tmp_path.iterdir()), processes_of(tmp_path)) == ([], [])
 
 
 @pytest.mark.parametrize("service", ["dev", "executor"])

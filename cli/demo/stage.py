@@ -1,24 +1,26 @@
-"""What all acts of the demo share: the table, the crew, and how its members are found and killed."""
+"""What all demos share: the table, the crew, and how its members are found and killed."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from crew import AT_ONCE_S, Crew, until
 from rich.console import Console
 
 from distop.catalog import EtcdCatalog
+from distop.cli.demo.crew import AT_ONCE_S, Crew, until
 from distop.cli.secure import ADMIN, Security
 from distop.client import Client, Credentials, Operation
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import free_port
 
-TABLE, COPY = "flights", "flights_copy"
+TABLE = "flights"
 LEASE_TTL_S = 2
+PAGE_OF = 0
+"""The coordinator that serves the page."""
 
 
 class Stage:
@@ -30,11 +32,20 @@ class Stage:
         Where everything is.
     security:
         Its certificates and tokens; without: in plain text, for anybody.
+    master:
+        That of the runners. One slot each by default: two runners on two cores.
     """
 
     def __init__(
-        self, folder: Path, config: EtcdConfig, console: Console, security: Security | None = None
+        self,
+        folder: Path,
+        config: EtcdConfig,
+        console: Console,
+        security: Security | None = None,
+        master: str = "local[1]",
     ) -> None:
+        self._master = master
+        self.page = f"127.0.0.1:{free_port()}"
         self.folder, self.config, self.console, self.security = folder, config, console, security
         self.addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
         address = ",".join(self.addresses)
@@ -58,19 +69,20 @@ class Stage:
 
     def start_coordinator(self, number: int) -> None:
         options = ["--listen", self.addresses[number], "--lease-ttl", str(LEASE_TTL_S)]
+        options += ["--web", self.page] if number == PAGE_OF else []
         options += self.security.coordinator_arguments() if self.security is not None else []
         self.crew.start(f"coordinator-{number}", "coordinator", *options)
 
     def start_runner(self, number: int) -> None:
-        # One slot each: two runners on two cores.
-        master = ("--master", "local[1]", "--lease-ttl", str(LEASE_TTL_S))
-        self.crew.start(f"runner-{number}", "executor", *master)
+        options = ("--master", self._master, "--lease-ttl", str(LEASE_TTL_S))
+        self.crew.start(f"runner-{number}", "executor", *options)
 
     def start_feed(self, landing: Path) -> int:
         return self.crew.start("landing", "landing", str(landing), "--table", TABLE, "--every", "500ms")
 
     def wait_for_crew(self, coordinators: int = 2, runners: int = 2) -> None:
         def complete() -> bool | None:
+            self.crew.check()
             roles = Counter(member.role for member in self.client.members())
             return (roles["coordinator"] >= coordinators and roles["executor"] >= runners) or None
 
@@ -85,7 +97,7 @@ class Stage:
         return int(snapshot.summary["total-records"] or 0) if snapshot and snapshot.summary else 0
 
     def say(self, line: str) -> None:
-        self.console.print(f"  {line}")
+        self.console.print(f"  {line}", soft_wrap=True)
 
     @contextmanager
     def timed(self, what: str) -> Iterator[None]:
@@ -94,6 +106,19 @@ class Stage:
         self.console.print(f"{what} [dim]({time.monotonic() - began:.1f} s)[/]")
 
     # -- kill -9 ---------------------------------------------------------------------------------------
+
+    def strike(self, day: str, blow: Callable[[Operation], str]) -> str:
+        """Strike in the middle of an operation, the first after ``day`` was reached; what came of it."""
+
+        def struck() -> str | None:
+            now = self.client.table(TABLE).ordering()
+            if not now.running or now.last < day:
+                return None
+            operation = self.client.operation(now.running).get()
+            return blow(operation) if operation.runner and not operation.done else None
+
+        note = until(struck, f"an operation after {day}", 120, every_s=AT_ONCE_S)
+        return f"{self.client.table(TABLE).ordering().last}: {note}"
 
     def kill_the_leader(self) -> str:
         """Kill the coordinator that leads the table; how long until the other one leads."""

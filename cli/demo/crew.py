@@ -1,4 +1,4 @@
-"""The processes of the demo: started, found by pid, killed."""
+"""The processes of a demo: started, found by pid, killed."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from distop.cli.dev import ServiceEnded
+from distop.errors import DeadlineExceeded
 from distop.lake.storage.allowed import ALL
 
 T = TypeVar("T")
@@ -19,41 +21,45 @@ AT_ONCE_S = 0.02
 """How often to look for what lasts a moment, or is measured."""
 
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-SHORT_SPARK = {
-    "SPARK_HOME": str(Path(sys.prefix) / "spark"),
-    "SPARK_LAUNCHER_OPTS": QUICK_JAVA,
-    "SPARK_SUBMIT_OPTS": QUICK_JAVA,
-}
+COMPILED_SPARK = Path(sys.prefix) / "spark"
+SHORT_SPARK = {"SPARK_LAUNCHER_OPTS": QUICK_JAVA, "SPARK_SUBMIT_OPTS": QUICK_JAVA}
+if COMPILED_SPARK.is_dir():
+    SHORT_SPARK["SPARK_HOME"] = str(COMPILED_SPARK)
 """Five JVMs run for a minute each: starting soon is worth more to them than running fast later. They use the
-quick one of Java's compilers, and their Python workers find Spark compiled (see link_spark in
-deploy/setup.sh)."""
+quick one of Java's compilers, and their Python workers find Spark compiled where there is such a folder (see
+link_spark in deploy/setup.sh)."""
 
 
 def until(
     condition: Callable[[], T | None], what: str, timeout_s: float = 60.0, *, every_s: float = 0.25
 ) -> T:
     """Wait until ``condition`` gives something; what it gave. What looks more often than need be takes
-    processors from those it looks at."""
+    processors from those it looks at. Raises :class:`DeadlineExceeded`."""
     deadline = time.monotonic() + timeout_s
     while (found := condition()) is None:
         if time.monotonic() > deadline:
-            raise SystemExit(f"the demo waited {timeout_s:.0f} s in vain for {what}")
+            raise DeadlineExceeded(f"the demo waited {timeout_s:.0f} s in vain for {what}")
         time.sleep(every_s)
     return found
 
 
 class Crew:
-    """Coordinators and executors of one demo run, each with a log of its own below ``folder``."""
+    """Coordinators and executors of one demo run, each with a log of its own below ``folder``.
+
+    They end with the process that has started them.
+    """
 
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
         self._folder = folder
         self._env = {**os.environ, **ALL, **SHORT_SPARK, **environment}
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._names: dict[int, str] = {}
         folder.mkdir(parents=True, exist_ok=True)
 
     def start(self, name: str, *arguments: str) -> int:
-        """Start ``distop <arguments>``; its pid."""
-        return self.run(name, [sys.executable, "-m", "distop.cli.main", *arguments])
+        """Start the service ``distop <arguments>``; its pid."""
+        command = [sys.executable, "-P", "-m", "distop.cli", *arguments]
+        return self.run(name, [*command, "--end-with-parent", str(os.getpid())])
 
     def run(self, name: str, command: list[str]) -> int:
         """Start any command; its pid."""
@@ -67,7 +73,17 @@ class Crew:
                 start_new_session=True,
             )
         self._processes[process.pid] = process
+        self._names[process.pid] = name
         return process.pid
+
+    def check(self) -> None:
+        """Raises :class:`ServiceEnded` when one has ended that nobody has killed."""
+        for pid, process in self._processes.items():
+            if process.poll() is not None:
+                log = self._folder / f"{self._names[pid]}.log"
+                raise ServiceEnded(
+                    f"{self._names[pid]} has ended with status {process.returncode}", hint=f"its log is {log}"
+                )
 
     def kill(self, pid: int) -> None:
         """kill -9, as a crash would; the children of a runner (Spark) die of it by themselves."""
