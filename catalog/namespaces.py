@@ -48,7 +48,7 @@ _ESCAPE = re.compile(r"%(2E|25(?=(?:25)*2E))")
 
 
 def table_name(identifier: str | Identifier) -> str:
-    """The distop table that an identifier names: namespaces and name joined by dots, ``default`` left out.
+    """The name of a table in distop: its namespaces and name, joined by dots, ``default`` left out.
 
     Raises :class:`~distop.errors.InvalidName`, which is a ``NoSuchTableError``, if that is invalid.
     """
@@ -59,7 +59,7 @@ def table_name(identifier: str | Identifier) -> str:
 
 
 def table_identifier(name: str) -> Identifier:
-    """The identifier of a distop table; the inverse of :func:`table_name`."""
+    """The identifier of a table; the inverse of :func:`table_name`."""
     parts = namespace_identifier(name)
     return (DEFAULT, *parts) if len(parts) == 1 else parts
 

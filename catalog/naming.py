@@ -170,7 +170,9 @@ class Naming:
                 raise errors.BacklogInUse(f"table {old.name!r} has batches in its backlog", details=details)
         if self._etcd.get(old.pause).exists:
             raise errors.TablePaused(
-                f"table {old.name!r} is paused", hint=f"resume it: distop resume {old.name}", details=details
+                f"table {old.name!r} is paused",
+                hint=f"resume it: distop table resume {old.name}",
+                details=details,
             )
         settings, gone = self._settings(old)
         moving = [kv for kv in settings if kv.key not in (old.table, old.run_ops)]

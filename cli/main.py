@@ -1,4 +1,15 @@
-"""The ``distop`` command: its command groups, error handling and exit code."""
+r"""The ``distop`` command: its command groups, error handling and exit code.
+
+A command line is a noun and then a verb, as with kubectl and gh: ``distop table create``, ``distop operation
+watch``. There is one way to write each.
+
+- Nouns are singular; what a verb acts on is its first argument: ``distop batch retry TABLE BATCH``.
+- ``list`` shows many, ``show`` one. Batches, schedules and grants are added and removed (``add``,
+  ``remove``); tables have the verbs of SQL (``create``, ``alter``, ``drop``).
+- A type of operations that distop provides is a verb of ``table``, with the type's name: ``distop table
+  ingest``, ``distop table expire-snapshots``. ``distop operation start`` starts any type.
+- A program that runs in the foreground is a noun alone: ``distop dev``, ``distop coordinator``.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +23,16 @@ import typer
 from typer.core import TyperGroup
 
 from distop.cli.commands import (
+    access,
     backlog,
     begin,
-    control,
-    doctor,
-    maintenance,
+    cluster,
+    history,
     operations,
     quarantine,
+    schedules,
     services,
+    table_operations,
     tables,
 )
 from distop.cli.options.session import (
@@ -61,6 +74,15 @@ class _Distop(TyperGroup):
         make_output("json" if _wants_json(words) else "table").error(failure)
         sys.exit(exit_code(failure))
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        verb = args[0]
+        if verb not in self.commands and not ctx.resilient_parsing:
+            nouns = [noun for noun, group in self.commands.items() if verb in getattr(group, "commands", ())]
+            if nouns:
+                lines = [f"distop {noun} {verb}" for noun in nouns]
+                raise UsageFault(f"{verb} needs a noun before it", hint=f"did you mean {' or '.join(lines)}?")
+        return super().resolve_command(ctx, args)
+
 
 app = typer.Typer(
     pretty_exceptions_enable=False,
@@ -69,19 +91,31 @@ app = typer.Typer(
     epilog=EPILOG,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for part in (
-    begin.app,
-    operations.app,
-    quarantine.app,
-    maintenance.app,
-    backlog.app,
-    backlog.backfill_app,
-    control.app,
-    tables.app,
-    doctor.app,
-    services.app,
-):
-    app.add_typer(part)
+GROUPS = {
+    "Work": {
+        "table": tables.group,
+        "operation": operations.group,
+        "batch": backlog.batch_group,
+        "backlog": backlog.backlog_group,
+        "schedule": schedules.group,
+        "quarantine": quarantine.group,
+        "snapshot": history.snapshot_group,
+        "watermark": history.watermark_group,
+    },
+    "Installation": {
+        "cluster": cluster.group,
+        "grant": access.grant_group,
+        "audit": access.audit_group,
+    },
+}
+"""The nouns, by panel of the help. Their verbs are the commands of each group."""
+
+app.add_typer(begin.app)
+tables.group.add_typer(table_operations.app)
+for panel, nouns in GROUPS.items():
+    for noun, group in nouns.items():
+        app.add_typer(group, name=noun, rich_help_panel=panel)
+app.add_typer(services.app)
 
 
 @app.callback(invoke_without_command=True)

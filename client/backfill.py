@@ -197,7 +197,7 @@ class Backfill(Model):
                 f"table {self.table!r} is blocked by batch {block.batch!r}: "
                 f"{block.error.code}: {block.error.message}",
                 hint="remove the cause, and run the backfill again with --retry-failed; or decide: "
-                f"distop backlog retry|skip {self.table} {block.batch}",
+                f"distop batch retry|skip {self.table} {block.batch}",
                 details={"table": self.table, "batch": block.batch, "cause": block.error.code},
             )
         if self.done and self.absent:
@@ -391,6 +391,6 @@ def _failed(ordering: Ordering, known: Mapping[str, Batch]) -> str:
     why = "its rows may be in the table" if batch.in_doubt else "it may have been applied before"
     raise PreconditionFailed(
         f"batch {block.batch!r} of table {ordering.table!r} is not retried: {why}",
-        hint=f"decide about it: distop backlog retry|skip {ordering.table} {block.batch}",
+        hint=f"decide about it: distop batch retry|skip {ordering.table} {block.batch}",
         details={"table": ordering.table, "batch": block.batch},
     )

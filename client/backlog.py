@@ -267,7 +267,7 @@ class BacklogCalls(NamedCalls):
         if found is None:
             raise NotFound(
                 f"table {self.name!r} knows no batch {batch!r}",
-                hint=f"distop backlog ls {self.name} --applied, or --unordered, lists those that it knows",
+                hint=f"distop batch list {self.name} --applied, or --unordered, lists those that it knows",
                 details={"table": self.name, "batch": batch},
             )
         return Batch.from_proto(found)

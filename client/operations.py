@@ -119,7 +119,7 @@ class Completion(Model):
 
     @property
     def decisions(self) -> str:
-        """The possible decisions, as arguments of ``distop resolve``."""
+        """The possible decisions, as arguments of ``distop operation resolve``."""
         return "retry|skip|abort" if self.skippable else "retry|abort"
 
 
@@ -217,7 +217,8 @@ class Operation(Model):
             why = f": {cause.code}: {cause.message}" if cause else ""
             raise OperationParked(
                 f"{self.name} is parked after {self.completion.attempts} failed attempts{why}",
-                hint=f"remove the cause and decide: distop resolve {self.name} {self.completion.decisions}",
+                hint="remove the cause and decide: "
+                f"distop operation resolve {self.name} {self.completion.decisions}",
                 details={"operation": self.name} | ({"cause": cause.code} if cause else {}),
             )
         if self.state not in (OperationState.FAILED, OperationState.CANCELLED):

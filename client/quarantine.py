@@ -103,7 +103,7 @@ def replay_of(
     if not isinstance(folder, str):
         raise PreconditionFailed(
             f"{operation.name} has no quarantined rows",
-            hint=f"distop quarantine ls {operation.table} lists the operations that have",
+            hint=f"distop quarantine list {operation.table} lists the operations that have",
             details={"operation": operation.name},
         )
     given = {**argument, "replay": folder}

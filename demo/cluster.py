@@ -45,8 +45,8 @@ class Fault(NamedTuple):
     strikes: Callable[[str], AbstractContextManager[Any]]
     chosen: Callable[[Operation], str]
     named: str = ""
-    """What ``distop doctor`` has to find meanwhile. Nothing where all work goes on: with a full disk that no
-    task needs, or a network that is slow only for much at once."""
+    """What ``distop cluster doctor`` has to find meanwhile. Nothing where all work goes on: with a full disk
+    that no task needs, or a network that is slow only for much at once."""
 
 
 def storm(cluster: Hosts, client: Client) -> list[Fault]:
@@ -96,7 +96,7 @@ def strike(
     cluster: Hosts, client: Client, faults: list[Fault], names: Iterable[str], *, patient: bool
 ) -> dict[str, list[str]]:
     """One fault after the other, each in the middle of an operation, with more batches behind it; what
-    ``distop doctor`` found during each, and not before the first."""
+    ``distop cluster doctor`` found during each, and not before the first."""
     usual, named = _codes(client), dict[str, list[str]]()
     days = sorted(names)
     share = -(-len(days) // len(faults))

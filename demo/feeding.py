@@ -51,7 +51,7 @@ def feed(stage: Stage) -> None:
     stage.say(f"[yellow]blocked[/]: {client.table(TABLE).why().sentence}")
     (landing.folder / BAD_DAY / FILE).write_bytes(good)
     client.table(TABLE).retry_batch(BAD_DAY, "the file was put right")
-    stage.say("the file is put right, and the batch tried again: distop backlog retry")
+    stage.say("the file is put right, and the batch tried again: distop batch retry")
     until(lambda: _queued(client) == 0 or None, "an empty backlog", 120)
     done = [found.facts for found in client.operations(TABLE) if found.type == "ingest" and found.done]
     # Those that failed have lines of their own; the others are counted in the last one's.

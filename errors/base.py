@@ -159,7 +159,7 @@ class PermissionDenied(DistopError):
 
     code = "PERMISSION_DENIED"
     kind = Kind.DENIED
-    default_hint = "an admin can grant it: distop grants add WHO ROLE TABLE"
+    default_hint = "an admin can grant it: distop grant add WHO ROLE TABLE"
 
 
 class Unauthenticated(DistopError):

@@ -46,7 +46,7 @@ class TableNotFound(NotFound):
     """The table does not exist."""
 
     code = "TABLE_NOT_FOUND"
-    default_hint = "create it first: distop tables create NAME --location URL"
+    default_hint = "create it first: distop table create NAME --location URL"
 
     @classmethod
     def named(cls, table: str) -> Self:
@@ -58,7 +58,9 @@ class OperationNotFound(NotFound):
     """The operation does not exist."""
 
     code = "OPERATION_NOT_FOUND"
-    default_hint = "it may be older than the stored history, or be counted in its series: see distop ls"
+    default_hint = (
+        "it may be older than the stored history, or be counted in its series: distop operation list"
+    )
 
 
 class TableExists(AlreadyExists):
@@ -118,7 +120,7 @@ class ScheduleExists(AlreadyExists):
     """The table already has a schedule with this name."""
 
     code = "SCHEDULE_EXISTS"
-    default_hint = "give it another name, or remove that one first: distop schedules rm TABLE NAME"
+    default_hint = "give it another name, or remove that one first: distop schedule remove TABLE NAME"
 
 
 class BacklogInUse(PreconditionFailed):
@@ -143,7 +145,7 @@ class TablePaused(DistopError):
     code = "TABLE_PAUSED"
     kind = Kind.PRECONDITION
     retryable = True
-    default_hint = "resume it: distop resume TABLE"
+    default_hint = "resume it: distop table resume TABLE"
 
 
 class OperationPaused(DistopError):
@@ -152,7 +154,7 @@ class OperationPaused(DistopError):
     code = "OPERATION_PAUSED"
     kind = Kind.PRECONDITION
     retryable = True
-    default_hint = "resume it: distop resume OPERATION, or its table"
+    default_hint = "resume it: distop operation resume OPERATION, or its table"
 
 
 class NotParked(PreconditionFailed):
@@ -195,4 +197,4 @@ class Restored(PreconditionFailed):
 
     code = "ETCD_RESTORED"
     retryable = True
-    default_hint = "make sure that no service runs, then: distop doctor --after-restore --fix"
+    default_hint = "make sure that no service runs, then: distop cluster doctor --after-restore --fix"

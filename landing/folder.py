@@ -274,7 +274,7 @@ class Landing:
     def _rewritten_message(self, name: str) -> str:
         return (
             "it was written again since it was applied, and the table has its old rows: "
-            f"distop backlog replace {self._table.name} {name}"
+            f"distop batch replace {self._table.name} {name}"
         )
 
     def _report_failed(self, ordering: Ordering, report: LandingReport) -> None:
@@ -284,7 +284,7 @@ class Landing:
             self._done.pop(block.batch, None)
             report.problems[block.batch] = (
                 f"{block.error.code}: {block.error.message}; remove the cause, then: "
-                f"distop backlog retry {self._table.name} {block.batch}; or skip it"
+                f"distop batch retry {self._table.name} {block.batch}; or skip it"
             )
 
     # -- control files ---------------------------------------------------------------------------------
@@ -343,7 +343,7 @@ def _of_doubtful(table: str, batches: list[str]) -> str:
     return (
         f"{len(batches):,} batches without an order may have been applied before, such as {batches[0]!r}: "
         "they are older than what the table remembers. Move away those that were; of others write _SUCCESS "
-        f"again, or publish them with distop backlog add {table} BATCH --unordered --republish"
+        f"again, or publish them with distop batch add {table} BATCH --unordered --republish"
     )
 
 

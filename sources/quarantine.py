@@ -65,7 +65,7 @@ class Quarantined:
             raise invalid(
                 "replay",
                 f"{folder!r} is no folder of quarantined rows",
-                f"name it as distop show says, such as {own}/ingest-0123456789ab",
+                f"name it as distop operation show says, such as {own}/ingest-0123456789ab",
             )
         url, storage = f"{table.location}/{folder}", storage_of(table)
         return cls(url, storage, read_list(url, storage))
@@ -91,7 +91,7 @@ class Quarantined:
         if before is not None and not again:
             raise AlreadyIngested(
                 f"the quarantined rows of {operation} were replayed already",
-                hint=f"distop quarantine ls {operation.partition('/')[0]} says by which operation",
+                hint=f"distop quarantine list {operation.partition('/')[0]} says by which operation",
                 details={"field": "replay", "partition": operation, "watermark": before},
             )
         return {SOURCE: {operation: WatermarkMove(before=before, after=REPLAYED)}}

@@ -183,7 +183,7 @@ def _moves(
     if before is not None and not before.isdecimal():
         raise PreconditionFailed(
             f"the watermark of {argument.source} in table {table!r} is {before!r}, not the number of a batch",
-            hint=f"correct it: distop watermarks set {table} {argument.source} {PARTITION} NUMBER",
+            hint=f"correct it: distop watermark set {table} {argument.source} {PARTITION} NUMBER",
         )
     if before is not None and int(argument.batch) <= int(before):
         raise AlreadyIngested(
@@ -198,15 +198,16 @@ def _moves(
 
 def _gap(table: str, source: str, batch: int, before: str | None) -> StreamGap:
     last = batch - 1
-    without = f"distop watermarks set {table} {source} {PARTITION} {last}"
+    without = f"distop watermark set {table} {source} {PARTITION} {last}"
     if before is None:
         message = (
             f"table {table!r} has no batch of {source}, whose first one would be batch {batch}: the "
             "checkpoint has lost its query id, or belongs to another table, or its watermark was removed"
         )
         hint = (
-            f"restore the file metadata in the checkpoint with the former query id, which distop watermarks "
-            f"{table} shows; or begin with batch {batch} (if the table has its rows, set {batch}): {without}"
+            f"restore the file metadata in the checkpoint with the former query id, which "
+            f"distop watermark list {table} shows; or begin with batch {batch} "
+            f"(if the table has its rows, set {batch}): {without}"
         )
     else:
         first = int(before) + 1

@@ -254,7 +254,7 @@ def _end_of(client: Client, operation: Operation, deadline: Deadline) -> Operati
     except errors.DeadlineExceeded as error:
         raise errors.DeadlineExceeded(
             f"whether {operation.name} publishes the write is still unknown",
-            hint=f"see distop why {operation.table}; writing again with the same request id is safe",
+            hint=f"see distop table why {operation.table}; writing again with the same request id is safe",
             details=error.details,
         ) from error
 

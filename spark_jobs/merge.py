@@ -131,7 +131,7 @@ def check_merge(keys: list[str], order_by: str | None, schema: Schema) -> None:
         raise invalid(
             "order_by",
             f"the table has no column {order_by!r}, so nothing says how new its rows are",
-            f"add it with distop tables alter --add, or order by one of {', '.join(known)}",
+            f"add it with distop table alter --add, or order by one of {', '.join(known)}",
         )
     if not isinstance(known[order_by], _ORDERED):
         raise invalid(
@@ -332,7 +332,7 @@ class Merging:
                 raise JobFailed(
                     f"of {rows.num_rows} rows of {task.file.file_path} {len(go)} match, "
                     "but another number was removed",
-                    hint="distop doctor --deep; nothing was changed",
+                    hint="distop cluster doctor --deep; nothing was changed",
                 )
             added += self._write(come)
         return {READ: read, REMOVED: removed, ADDED: added, **changed_files(changed, len(tasks))}

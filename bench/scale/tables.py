@@ -202,7 +202,8 @@ async def run(etcd: EtcdProcess, processes: Processes) -> dict[str, float]:
     processes.reap(pid)
     figures[f"leader_{LED}_tables_s"] = round(await new_leader(client, processes), 2)
     await client.close()
-    columns = ["", "tables ls", "ls", "tables ls, all s", "ls, all s", "slowest page", "doctor s"]
+    lists = ("table list", "operation list")
+    columns = ["", *lists, *(f"{name}, all s" for name in lists), "slowest page", "doctor s"]
     print_table("tables: first pages of 100 in ms, then all", columns, rows)
     over = figures[f"leader_{LED}_tables_s"] - LEASE_TTL_S
     print(f"a new leader of {LED:,} tables leads all and has acted {over:.1f} s after the TTL")

@@ -1,4 +1,4 @@
-"""Commands on the backlog of a table: publish, list and decide; and publish the batches of a range."""
+"""``distop batch``: publish, list and decide about batches; ``distop backlog``: how they are applied."""
 
 from __future__ import annotations
 
@@ -24,18 +24,14 @@ if TYPE_CHECKING:
     from distop.client import Backfill
 
 
-PANEL = "Ordered batches"
-
-app = typer.Typer()
-backfill_app = typer.Typer()  # it is listed after the group of its panel
-group = typer.Typer(no_args_is_help=True, help="Batches of a table, applied strictly in order.")
-app.add_typer(group, name="backlog", rich_help_panel=PANEL)
+batch_group = typer.Typer(no_args_is_help=True, help="Batches of a table, applied strictly in order.")
+backlog_group = typer.Typer(no_args_is_help=True, help="How a table's batches are applied, and its gate.")
 
 Type = Annotated[str, typer.Option(metavar="TYPE", help="The operation that applies the batch.")]
 OnlyBatch = Annotated[str, typer.Argument(metavar="[BATCH]", help="Decide only about this batch.")]
 
 
-@command(group)
+@command(batch_group)
 def add(
     argument: JsonArgument,
     session: Connected,
@@ -52,15 +48,15 @@ def add(
 ) -> None:
     """Publish a batch: it is applied once all batches that sort before it are. Idempotent.
 
-    Example: distop backlog add flights 2013-01-02 --arg paths='["/landing/2013-01-02"]'
+    Example: distop batch add flights 2013-01-02 --arg paths='["/landing/2013-01-02"]'
     """
     session.out.show(
         session.client.table(table).enqueue(batch, type, argument, republish=republish, ordered=not unordered)
     )
 
 
-@command(group)
-def ls(
+@command(batch_group, "list")
+def list_batches(
     session: Connected,
     table: TableName,
     applied: Annotated[
@@ -78,7 +74,7 @@ def ls(
     session.listed("applied" if applied else "backlog", listed, limit)
 
 
-@command(group)
+@command(batch_group)
 def replace(
     argument: JsonArgument,
     session: Connected,
@@ -87,13 +83,13 @@ def replace(
 ) -> None:
     """Apply a batch anew, in place of the rows that it has added before. What came later stays.
 
-    Without --arg it is applied as it was published. Example: distop backlog replace flights 2013-01-02
+    Without --arg it is applied as it was published. Example: distop batch replace flights 2013-01-02
     """
     session.out.show(session.client.table(table).replace_batch(batch, argument))
 
 
-@command(group)
-def rm(
+@command(batch_group)
+def remove(
     session: Connected,
     table: TableName,
     batch: Annotated[str, typer.Argument(metavar="BATCH", help="A batch that is not applied yet.")],
@@ -106,18 +102,23 @@ def rm(
     session.out.show(session.client.table(table).remove_batch(batch, reason))
 
 
-@command(group)
+@command(batch_group)
 def show(
     session: Connected,
     table: TableName,
-    batch: Annotated[str, typer.Argument(metavar="[BATCH]", help="Show only this batch.")] = "",
+    batch: Annotated[str, typer.Argument(metavar="BATCH")],
 ) -> None:
-    """Show how a table is fed, and what it waits for; or a batch: what it asks for, and what became of it."""
-    handle = session.client.table(table)
-    session.out.show(handle.batch(batch) if batch else handle.ordering())
+    """Show a batch: its argument, and what became of it."""
+    session.out.show(session.client.table(table).batch(batch))
 
 
-@command(group, "set")
+@command(backlog_group, "show")
+def show_ordering(session: Connected, table: TableName) -> None:
+    """Show how a table's batches are applied, and what it waits for."""
+    session.out.show(session.client.table(table).ordering())
+
+
+@command(backlog_group, "set")
 def set_ordering(
     session: Connected,
     table: TableName,
@@ -162,13 +163,13 @@ def set_ordering(
     )
 
 
-@command(group, "open")
+@command(backlog_group, "open")
 def open_gate(session: Connected, table: TableName, reason: Reason = "") -> None:
     """Open the gate: the collected batches are applied."""
     session.out.show(session.client.table(table).open_gate(reason))
 
 
-@command(group)
+@command(batch_group)
 def approve(
     session: Connected,
     table: TableName,
@@ -182,19 +183,19 @@ def approve(
     session.out.show(session.client.table(table).approve_batch(batch, reason, branch=branch))
 
 
-@command(group)
+@command(batch_group)
 def retry(session: Connected, table: TableName, batch: OnlyBatch = "", reason: Reason = "") -> None:
     """Retry the batch that blocks the table, or an unordered one that has failed; write a staged one anew."""
     session.out.show(session.client.table(table).retry_batch(batch, reason))
 
 
-@command(group)
+@command(batch_group)
 def skip(session: Connected, table: TableName, batch: OnlyBatch = "", reason: Reason = "") -> None:
     """Skip the batch that blocks the table or is staged, for good; or a failed unordered batch."""
     session.out.show(session.client.table(table).skip_batch(batch, reason))
 
 
-@command(backfill_app, rich_help_panel=PANEL)
+@command(batch_group)
 def backfill(
     argument: JsonArgument,
     session: Connected,
@@ -238,7 +239,7 @@ def backfill(
     Run it again at any time: what is queued or applied already stays, so it goes on after an interruption.
     {{ batch }} in the argument is the name of the batch, {{ tick | date('%Y/%m') }} the time that it shows.
 
-    Example: distop backfill flights --from 2024-01-01 --to 2024-01-31 --arg 'paths=/data/{{ batch }}' --wait
+    Example: distop batch backfill flights --from 2024-01-01 --to 2024-01-31 --arg 'paths=/in/{{ batch }}'
     """
     from distop.client import batch_range
     from distop.client.backfill import batch_arguments, checked_batches
@@ -260,7 +261,7 @@ def backfill(
         left = session.client.table(table).cancel_backfill(names, reason)
         session.out.show(left)
         if left.running:
-            session.out.note(f"{left.running:,} are being applied; distop cancel {left.operation}")
+            session.out.note(f"{left.running:,} are being applied; distop operation cancel {left.operation}")
         return
     progress = session.client.table(table).backfill(
         names, type, argument, replace=replace, retry_failed=retry_failed, hold=hold
@@ -278,7 +279,7 @@ def _follow(session: Session, table: str, names: list[str]) -> Backfill:
         finished = progress.batches - progress.waiting - progress.running
         lines = [f"{finished:,} of {progress.batches:,} batches"]
         if progress.done and (batch := progress.awaiting):
-            lines.append(f"batch {batch} waits for approval; distop backlog approve {table} {batch}")
+            lines.append(f"batch {batch} waits for approval; distop batch approve {table} {batch}")
         elif not progress.done and (why := session.client.table(table).why()).mood in ("waiting", "stuck"):
             lines.append(why.sentence)
         for line in lines:

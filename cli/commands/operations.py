@@ -1,4 +1,4 @@
-"""Commands on operations: start, ingest, ls, show, watch, cancel, resolve."""
+"""``distop operation``: start, list, show, follow and end operations, whatever their type."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from distop.cli.options.parsing import (
     parse_duration,
     parse_limit,
     parse_since,
-    parse_types,
 )
 from distop.cli.options.session import (
     Connected,
@@ -43,9 +42,7 @@ if TYPE_CHECKING:
     )
 
 
-app = typer.Typer()
-
-PANEL = "Operations"
+group = typer.Typer(no_args_is_help=True, help="Start, list, follow and end operations of any type.")
 
 
 class State(Enum):
@@ -161,7 +158,7 @@ class HowToStart:
 Starting = Annotated[HowToStart, Bundle(HowToStart)]
 
 
-@command(app, rich_help_panel=PANEL)
+@command(group)
 def start(
     argument: JsonArgument,
     options: Starting,
@@ -177,146 +174,14 @@ def start(
 ) -> None:
     """Start an operation on a table.
 
-    Example: distop start flights ingest --arg paths=/data/2013-01 --deadline 10m --wait
+    Example: distop operation start flights ingest --arg paths=/data/2013-01 --deadline 10m --wait
     """
     how = options.given() | {"object": object, "partitions": partition or ()}
     follow_started(session, options, lambda: session.client.start(table, type, argument, **how))
 
 
-@command(app, rich_help_panel=PANEL)
-def ingest(
-    options: Starting,
-    session: Connected,
-    table: TableName,
-    paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="Files, folders, globs or URLs.")],
-    format: Annotated[
-        Literal["csv", "jsonl", "parquet", "avro"] | None, typer.Option(help="Default: by file name.")
-    ] = None,
-    schema: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="COLUMNS",
-            help="Types of columns: 'id: long, at: timestamp', or @FILE with JSON. "
-            "Default: the table's, else inferred.",
-        ),
-    ] = None,
-    multiline: Annotated[
-        bool | None,
-        typer.Option(
-            "--multiline/--no-multiline",
-            help="CSV: quoted values may hold newlines, or do not. Default: refused if the first lines do.",
-        ),
-    ] = None,
-    mode: Annotated[
-        Literal["append", "overwrite", "overwrite_partitions", "error_if_exists", "ignore", "merge"] | None,
-        typer.Option(help="Default: append."),
-    ] = None,
-    key: Annotated[
-        list[str] | None,
-        typer.Option(metavar="COLUMN", help="With --mode merge: key column. Repeatable."),
-    ] = None,
-    order_by: Annotated[
-        str | None,
-        typer.Option(metavar="COLUMN", help="With --mode merge: rows with a greater value are newer."),
-    ] = None,
-    delete_where: Annotated[
-        str | None,
-        typer.Option(metavar="EXPRESSION", help="With --mode merge: new rows that delete their match."),
-    ] = None,
-    on_new_columns: Annotated[
-        Literal["fail", "add", "ignore"] | None,
-        typer.Option(help="For columns that the table does not have. Default: fail."),
-    ] = None,
-    on_wider_types: Annotated[
-        Literal["fail", "widen"] | None,
-        typer.Option(help="For values beyond the type of a column. Default: fail."),
-    ] = None,
-    on_bad_rows: Annotated[
-        Literal["fail", "quarantine"] | None,
-        typer.Option(help="For rows that cannot be parsed or do not fit. Default: fail."),
-    ] = None,
-    max_bad_rows: Annotated[
-        int | None,
-        typer.Option(metavar="COUNT", help="With quarantine: fail if more rows are bad."),
-    ] = None,
-    max_bad_share: Annotated[
-        float | None,
-        typer.Option(
-            metavar="SHARE",
-            help="With quarantine: fail if a greater share of the rows is bad, 0 to 1. Default: if all are.",
-        ),
-    ] = None,
-    partition_columns_from_path: Annotated[
-        bool,
-        typer.Option(
-            "--partition-columns-from-path", help="Take columns from folders such as day=2024-01-01, too."
-        ),
-    ] = False,
-    filter: Annotated[
-        str | None, typer.Option(metavar="EXPRESSION", help="Only rows for which it is true.")
-    ] = None,
-    new_only: Annotated[
-        bool, typer.Option("--new-only", help="Ingest only files that were not ingested before.")
-    ] = False,
-    reingest: Annotated[
-        bool,
-        typer.Option("--reingest", help="Ingest again what was ingested before; may duplicate rows."),
-    ] = False,
-    null_value: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="TEXT", help="CSV: a text that means NULL, in addition to an empty value. Repeatable."
-        ),
-    ] = None,
-    branch: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Write to this branch, to publish it later.")
-    ] = None,
-    object: Annotated[
-        str, typer.Option(metavar="NAME", help="Run concurrently with other appends, one for each name.")
-    ] = "",
-    queue: Annotated[
-        bool, typer.Option("--queue", help="Wait while an incompatible operation of the table runs.")
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show columns, some rows and warnings; start nothing.")
-    ] = False,
-    arg: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--arg", metavar="KEY=VALUE", help="Any other part of the argument of ingest. Repeatable."
-        ),
-    ] = None,
-) -> None:
-    """Ingest files into a table: the same as start with type ingest, with relative paths made absolute.
-
-    Example: distop ingest flights data/2013-01 data/2013-02 --wait
-    """
-    from distop.client import ingest_argument
-
-    nulls = ["", *null_value] if null_value else None
-    chosen: Any = {"format": format, "mode": mode}
-    chosen |= {"new_only": new_only or None, "reingest": reingest or None}
-    chosen |= {"on_new_columns": on_new_columns, "on_wider_types": on_wider_types, "null_values": nulls}
-    chosen |= {"on_bad_rows": on_bad_rows, "filter": filter}
-    chosen |= {"partition_columns_from_path": partition_columns_from_path or None}
-    chosen |= {"max_bad_rows": max_bad_rows, "max_bad_share": max_bad_share}
-    chosen |= {"keys": key, "order_by": order_by, "delete_where": delete_where, "branch": branch}
-    chosen |= {"schema": parse_types(schema) if schema else None, "multiline": multiline}
-    chosen |= parse_assignments(arg or ()) | {"paths": [absolute(path) for path in paths]}
-    argument = ingest_argument(**chosen)
-    if dry_run:
-        session.out.preview(
-            session.client.preview(
-                table, "ingest", argument, object=object, max_failed_partitions=options.max_failed
-            )
-        )
-        return
-    how = options.given() | {"object": object, "queue": queue}
-    follow_started(session, options, lambda: session.client.start(table, "ingest", argument, **how))
-
-
-@command(app, rich_help_panel=PANEL)
-def ls(
+@command(group, "list")
+def list_operations(
     session: Connected,
     table: Annotated[str, typer.Argument(metavar="[TABLE]", help="Only of this table.")] = "",
     state: Annotated[list[State] | None, typer.Option(help="Only in this state. Repeatable.")] = None,
@@ -332,7 +197,7 @@ def ls(
 ) -> None:
     """List operations, running and finished, the newest of a table first.
 
-    Example: distop ls --since 24h --state failed
+    Example: distop operation list --since 24h --state failed
     """
     from distop.client import OperationState
 
@@ -344,7 +209,7 @@ def ls(
     session.listed("operations", found, limit)
 
 
-@command(app, rich_help_panel=PANEL)
+@command(group)
 def show(
     session: Connected,
     operation: Name,
@@ -356,7 +221,7 @@ def show(
     session.out.show(session.client.operation(operation).get(events=events))
 
 
-@command(app, rich_help_panel=PANEL)
+@command(group)
 def logs(session: Connected, operation: Name) -> None:
     """Show the stack traces of user code in an operation: of its jobs, and of its completion.
 
@@ -365,7 +230,7 @@ def logs(session: Connected, operation: Name) -> None:
     session.listed("traces", iter(session.client.operation(operation).traces()), 0)
 
 
-@command(app, rich_help_panel=PANEL)
+@command(group)
 def watch(session: Connected, operation: Name) -> None:
     """Follow an operation to its end; Ctrl-C leaves it running. Exits with code 23 if it is parked.
 
@@ -376,7 +241,7 @@ def watch(session: Connected, operation: Name) -> None:
     ended.raise_for_outcome()
 
 
-@command(app, rich_help_panel=PANEL)
+@command(group)
 def cancel(
     session: Connected,
     operation: Name,
@@ -400,7 +265,22 @@ def cancel(
     _check_cancelled(ended)
 
 
-@command(app, rich_help_panel=PANEL)
+@command(group)
+def pause(session: Connected, operation: Name, reason: Reason = "") -> None:
+    """Pause an operation: finished work stays, no new jobs are launched, and nothing is published.
+
+    Its deadline keeps counting. Idempotent: the first reason stays.
+    """
+    session.out.show(session.client.operation(operation).pause(reason))
+
+
+@command(group)
+def resume(session: Connected, operation: Name, reason: Reason = "") -> None:
+    """Resume a paused operation. Idempotent."""
+    session.out.show(session.client.operation(operation).resume(reason))
+
+
+@command(group)
 def resolve(
     session: Connected,
     operation: Name,
@@ -416,7 +296,7 @@ def resolve(
 ) -> None:
     """Decide about an operation whose completion fails, whether it is parked or still tried again.
 
-    Example: distop resolve flights/ingest/17 retry --wait
+    Example: distop operation resolve flights/ingest/17 retry --wait
     """
     handle = session.client.operation(operation)
     {"retry": handle.retry, "skip": handle.skip, "abort": handle.abort}[action](reason)
@@ -478,7 +358,7 @@ class _leaving_it_running:  # noqa: N801 - reads as a statement
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         if kind is KeyboardInterrupt:
-            self._session.out.note(f"{self._name} goes on: distop watch {self._name}")
+            self._session.out.note(f"{self._name} goes on: distop operation watch {self._name}")
 
 
 LOOK_EVERY_S = 5.0

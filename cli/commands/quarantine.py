@@ -1,4 +1,4 @@
-"""Commands on the rows that ingests could not read: list, show and export them, and ingest them again."""
+"""``distop quarantine``: the rows that ingests could not read: list, show, export and ingest them again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from distop.cli.commands.operations import PANEL, Name, Starting, absolute, follow_started
+from distop.cli.commands.operations import Name, Starting, absolute, follow_started
 from distop.cli.options.bundles import command
 from distop.cli.options.parsing import parse_assignments
 from distop.cli.options.session import Connected, Limit, TableName, page_size
@@ -21,16 +21,14 @@ from distop.errors import InvalidArgument, PreconditionFailed
 if TYPE_CHECKING:
     from distop.client import QuarantinedRow
 
-app = typer.Typer()
 group = typer.Typer(
     no_args_is_help=True,
     help="Rows that an ingest with --on-bad-rows quarantine could not read: put them right, and ingest them.",
 )
-app.add_typer(group, name="quarantine", rich_help_panel=PANEL)
 
 
-@command(group)
-def ls(session: Connected, table: TableName, limit: Limit = 100) -> None:
+@command(group, "list")
+def list_quarantines(session: Connected, table: TableName, limit: Limit = 100) -> None:
     """List the operations of a table that have put rows into quarantine, the newest first."""
     session.listed("quarantines", session.client.table(table).quarantines(), limit)
 

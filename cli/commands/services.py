@@ -1,27 +1,23 @@
-"""Commands that run a service in the foreground, and probe, the health check for container engines."""
+"""The programs that run in the foreground: coordinator, executor, sidecar, landing feed, or all of them."""
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import signal
-import socket
 import threading
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
-from distop.cli.commands.backlog import PANEL as BATCHES
 from distop.cli.options.bundles import command
 from distop.cli.options.parsing import parse_duration, parse_properties
 from distop.cli.options.services import Access, Allow, CallerLimits, Etcd, ServeMetrics, Service, end_with
 from distop.cli.options.session import DEFAULT_ADDRESS, Connected, WithOutput
 from distop.cli.output.base import Output
 from distop.cli.output.exits import SOMETHING_WRONG
-from distop.errors import DistopError, InvalidArgument, Unavailable, require
+from distop.errors import DistopError, InvalidArgument, require
 from distop.process.logs import Level, LogFormat, configure
 
 if TYPE_CHECKING:
@@ -31,7 +27,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-PANEL = "Services"
+PANEL = "Programs"
 
 MASTER_HELP = "Spark master, such as local[2]; none: jobs run in threads, without Spark."
 
@@ -64,7 +60,6 @@ def coordinator(
             metavar="URL", help="Where the catalog puts tables that are created without a location."
         ),
     ] = None,
-    max_commit_attempts: Annotated[str | None, typer.Option(hidden=True)] = None,
     call_timeout: Annotated[
         str,
         typer.Option(metavar="DURATION", help="End user code that runs for this long without a heartbeat."),
@@ -80,12 +75,6 @@ def coordinator(
     from distop.coordinator.config import CoordinatorConfig
     from distop.coordinator.service import run
 
-    if max_commit_attempts is not None:
-        raise InvalidArgument(
-            "--max-commit-attempts no longer exists: operations are tried again for a time",
-            hint="leave it out, and set retry of the type, or --retry-for of a start",
-            details={"field": "max_commit_attempts"},
-        )
     config = CoordinatorConfig(
         etcd=etcd.config(),
         listen=listen,
@@ -294,54 +283,10 @@ def _ended(out: Output, service: str, code: int) -> int:
     return code
 
 
-class Kind(StrEnum):
-    coordinator = "coordinator"
-    executor = "executor"
-    sidecar = "sidecar"
-
-
-class NoMember(Unavailable):
-    """No service of this host is registered in etcd under a lease."""
-
-    code = "NO_MEMBER"
-    default_hint = "it may be starting, or etcd may be unreachable: see its log"
-
-
-@command(app, rich_help_panel=PANEL)
-def probe(
-    etcd: Etcd,
-    out: WithOutput,
-    kind: Annotated[Kind | None, typer.Argument(help="Check this service. Default: any.")] = None,
-) -> None:
-    """Exit with code 0 if a service of this host keeps its lease in etcd.
-
-    For the health checks of containers, which have a host name each. A coordinator with --web answers /livez
-    and /readyz over HTTP.
-    """
-    from distop.metastore.etcd.client import EtcdClient
-    from distop.metastore.records.member import MemberRecord
-    from distop.metastore.records.record import decode
-
-    async def members(config: EtcdConfig) -> list[str]:
-        client = EtcdClient(config)
-        try:
-            keys = client.keyspace
-            found = [*(await client.scan(keys.coordinators)).kvs, *(await client.scan(keys.executors)).kvs]
-        finally:
-            await client.close()
-        records = [decode(kv.value, MemberRecord, kv.key) for kv in found]
-        here = [one for one in records if one.host == socket.gethostname()]
-        return [one.id for one in here if kind is None or kind == (one.role or "coordinator")]
-
-    if not (found := asyncio.run(members(etcd.config()))):
-        raise NoMember(f"no {kind or 'service'} of {socket.gethostname()} is registered in etcd")
-    out.facts("alive", {"members": found})
-
-
 OnChanged: TypeAlias = Literal["say", "replace"]
 
 
-@command(app, rich_help_panel=BATCHES)
+@command(app, rich_help_panel=PANEL)
 def landing(
     session: Connected,
     url: Annotated[str, typer.Argument(metavar="URL", help="The folder: a path, s3://bucket/folder, ...")],

@@ -1,4 +1,4 @@
-"""Commands on tables, why one does not move, on watermarks, and on the members of the service."""
+"""``distop table``: create, list, show, change, pause and drop tables; why one makes no progress."""
 
 from __future__ import annotations
 
@@ -6,32 +6,18 @@ from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
-from distop.cli.options.bundles import command, expanded
+from distop.cli.options.bundles import command
 from distop.cli.options.parsing import parse_object, parse_properties, parse_schema, split_list
-from distop.cli.options.session import Connected, Limit, Reason, Session, TableName, page_size
+from distop.cli.options.session import Connected, Limit, Reason, TableName, page_size
 
-PANEL = "Tables and cluster"
-
-app = typer.Typer()
-group = typer.Typer(invoke_without_command=True)
-app.add_typer(group, name="tables", rich_help_panel=PANEL)
+group = typer.Typer(no_args_is_help=True, help="Create, change and show tables; start operations on one.")
 
 
-def tables(ctx: typer.Context, session: Connected) -> None:
-    """List, create, change and show tables."""
-    if ctx.invoked_subcommand is None:
-        _list(session, 100)
-
-
-group.callback()(expanded(tables))
-
-
-@command(group)
-def ls(session: Connected, limit: Limit = 100) -> None:
+@command(group, "list")
+def list_tables(session: Connected, limit: Limit = 100) -> None:
     """List all tables."""
-    _list(session, limit)
+    session.listed("tables", session.client.tables(page_size=page_size(limit)), limit)
 
 
 @command(group)
@@ -73,7 +59,7 @@ def create(
 ) -> None:
     """Create a table.
 
-    Example: distop tables create flights --location /data/flights --partition-by 'month(time_hour)'
+    Example: distop table create flights --location /data/flights --partition-by 'month(time_hour)'
     """
     options: dict[str, Any] = {
         "schema": parse_schema(schema or ()),
@@ -136,7 +122,7 @@ def alter(
 
     Applied in the order of these options. Refused while an operation runs that would fail because of it.
 
-    Example: distop tables alter flights --add 'fare: decimal(9,2)' --widen 'id: long'
+    Example: distop table alter flights --add 'fare: decimal(9,2)' --widen 'id: long'
     """
     changes: list[dict[str, Any]] = []
 
@@ -201,111 +187,21 @@ def show(session: Connected, table: TableName) -> None:
 
 
 @command(group)
-def snapshots(session: Connected, table: TableName, limit: Limit = 20) -> None:
-    """List the snapshots that a table still has, the newest first.
-
-    Each can be read, and those of the table's history can be rolled back to: distop rollback TABLE SNAPSHOT.
-    """
-    session.listed("snapshots", session.client.table(table).snapshots(page_size=page_size(limit)), limit)
-
-
-@command(app, rich_help_panel=PANEL)
 def why(session: Connected, table: TableName) -> None:
-    """Show in one line why a table moves or does not."""
+    """Show in one line why a table makes progress or does not."""
     session.out.show(session.client.table(table).why())
 
 
-@command(app, rich_help_panel=PANEL)
-def members(session: Connected) -> None:
-    """Show the live coordinators and executors, and the tables that they lead."""
-    session.out.members(session.client.members(), session.client.leaders())
+@command(group)
+def pause(session: Connected, table: TableName, reason: Reason = "") -> None:
+    """Pause a table with all its operations: it starts nothing, launches no jobs and publishes nothing.
 
-
-@command(app, rich_help_panel=PANEL)
-def version(session: Connected) -> None:
-    """Show the version of this command, and those of the live members."""
-    from distop.proto.identity import own_version
-
-    members = {member.id: member.version or "not said" for member in session.client.members()}
-    session.out.facts("versions", {"distop": own_version(), "members": members})
-
-
-def _list(session: Session, limit: int) -> None:
-    session.listed("tables", session.client.tables(page_size=page_size(limit)), limit)
-
-
-class _ShowsByDefault(TyperGroup):
-    """``distop watermarks flights`` is ``distop watermarks show flights``."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
-            args = ["show", *args]
-        return super().parse_args(ctx, args)
-
-
-watermarks = typer.Typer(
-    cls=_ShowsByDefault,
-    no_args_is_help=True,
-    help="How far each source of a table has been ingested: distop watermarks TABLE. Or change watermarks.",
-)
-app.add_typer(watermarks, name="watermarks", rich_help_panel=PANEL)
-
-SourceName = Annotated[str, typer.Argument(metavar="SOURCE", help="As distop watermarks TABLE shows it.")]
-
-
-@command(watermarks, "show")
-def show_watermarks(
-    session: Connected,
-    table: TableName,
-    source: Annotated[str, typer.Option(metavar="NAME", help="Only this source.")] = "",
-) -> None:
-    """Show how far each source of a table has been ingested."""
-    session.out.watermarks(session.client.table(table).watermarks(source))
-
-
-@command(watermarks, "set")
-def set_watermark(
-    session: Connected,
-    table: TableName,
-    source: SourceName,
-    partition: Annotated[str, typer.Argument(metavar="PARTITION")],
-    value: Annotated[str, typer.Argument(metavar="VALUE")],
-    reason: Reason = "",
-) -> None:
-    """Set a watermark. Refused while an operation runs that moves watermarks."""
-    session.out.watermarks(session.client.table(table).set_watermark(source, partition, value, reason))
-
-
-@command(watermarks)
-def forget(
-    session: Connected,
-    table: TableName,
-    source: SourceName,
-    partition: Annotated[str, typer.Argument(metavar="[PARTITION]", help="Default: all of them.")] = "",
-    reason: Reason = "",
-) -> None:
-    """Delete watermarks, so that their files can be ingested again. Shows what is left of the source."""
-    session.out.watermarks(session.client.table(table).forget_watermarks(source, partition, reason))
-
-
-@command(watermarks)
-def compact(session: Connected, table: TableName, source: SourceName, reason: Reason = "") -> None:
-    """Replace the watermarks of a folder's files by one for the folder.
-
-    It is the newest of them. --new-only then ignores an older file that arrives later.
+    Finished work stays; deadlines keep counting. Idempotent: the first reason stays.
     """
-    session.out.watermarks(session.client.table(table).compact_watermarks(source, reason))
+    session.out.show(session.client.table(table).pause(reason))
 
 
-@command(watermarks)
-def rewind(
-    session: Connected,
-    table: TableName,
-    source: Annotated[str, typer.Option(metavar="NAME", help="Only this source.")] = "",
-    reason: Reason = "",
-) -> None:
-    """Undo the watermark changes of snapshots that are no longer part of the table.
-
-    After a rollback with --watermarks keep, this allows ingesting what was rolled back.
-    """
-    session.out.watermarks(session.client.table(table).rewind_watermarks(source, reason))
+@command(group)
+def resume(session: Connected, table: TableName, reason: Reason = "") -> None:
+    """Resume a paused table. Idempotent."""
+    session.out.show(session.client.table(table).resume(reason))

@@ -19,8 +19,8 @@ _MEANINGS = {
     OPERATION_CANCELLED: "the operation was cancelled",
     ALREADY_INGESTED: "the source was ingested already",
     PAUSED: "the table or the operation is paused",
-    OPERATION_PARKED: "the operation is parked: it waits for distop resolve",
-    SOMETHING_WRONG: "doctor or demo or landing or executor --check found a problem",
+    OPERATION_PARKED: "the operation is parked: it waits for distop operation resolve",
+    SOMETHING_WRONG: "cluster doctor or demo or landing or executor --check found a problem",
     INTERRUPTED: "interrupted (Ctrl-C)",
 }
 

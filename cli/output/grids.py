@@ -86,7 +86,7 @@ STYLES: Mapping[Listing, ListStyle[Any]] = {
             "LED BY": lambda one: one.leader,
             "SNAPSHOT": lambda one: str(one.snapshot_id or ""),
         },
-        "no tables: distop tables create NAME --location URL",
+        "no tables: distop table create NAME --location URL",
         ("LED BY", "SNAPSHOT", "FORMAT"),
     ),
     "audit": ListStyle[AuditEntry](

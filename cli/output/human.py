@@ -96,7 +96,7 @@ class HumanOutput(Output):
         seconds = operation.duration_s if operation.done else seconds_since(operation.started_at)
         asked = " (cancel requested)" if operation.cancel_requested and not operation.done else ""
         if operation.completion is not None and operation.parked:
-            asked = f" (parked: distop resolve {operation.name} {operation.completion.decisions})"
+            asked = f" (parked: distop operation resolve {operation.name} {operation.completion.decisions})"
         asked = asked or (" (paused)" if operation.pause else "")
         others = dict(operation.facts)
         failed = failed_partitions(others.get("failedPartitions"), operation.jobs.failed)
@@ -140,7 +140,7 @@ class HumanOutput(Output):
             message += "; if its source has changed since, --again runs it anew in place of that run"
         if operation.retry_of and not operation.found:
             message += f" again: {operation.retry_of} has ended without success"
-        self.note(f"{message}; follow it with: distop watch {operation.name}")
+        self.note(f"{message}; follow it with: distop operation watch {operation.name}")
 
     def preview(self, preview: Mapping[str, Any]) -> None:
         fields = dict(preview)
@@ -193,7 +193,8 @@ class HumanOutput(Output):
                 self._out.print(Text(f"    {printable(line)}"), soft_wrap=True)
         if not traces:
             self.note(
-                "no stack trace is stored: no user code has raised; distop show has errors of distop itself"
+                "no stack trace is stored: no user code has raised; "
+                "distop operation show has errors of distop itself"
             )
 
     def _quarantined(self, rows: Sequence[QuarantinedRow], more: bool) -> None:
@@ -247,7 +248,7 @@ class HumanOutput(Output):
             self.note(f"by {answer.operation}")
         if answer.late:
             self.note(
-                f"it is late and blocks the table: distop backlog retry|skip {answer.table} {answer.batch}"
+                f"it is late and blocks the table: distop batch retry|skip {answer.table} {answer.batch}"
             )
 
     def _explanation(self, explanation: Explanation) -> None:

@@ -259,7 +259,7 @@ MOST_HOSTS = 5
 
 
 def doctor_lines(findings: Iterable[Finding]) -> Iterator[Text]:
-    """Those of ``distop doctor``."""
+    """Those of ``distop cluster doctor``."""
     for one in findings:
         mark = "fixed" if one.fixed else one.severity.value
         style = "green" if one.fixed else SEVERITY_STYLES[one.severity]

@@ -185,7 +185,7 @@ class ScheduleService(distop_pb2_grpc.ScheduleServiceServicer):
         if not record.cron:
             raise PreconditionFailed(
                 f"schedule {name!r} has no times, but a condition",
-                hint="start the operation yourself: distop start",
+                hint="start the operation yourself: distop operation start",
                 details={"table": keys.name, "schedule": name},
             )
         at = past_tick(record.cron, request.tick, time.time(), record.timezone)
@@ -197,9 +197,9 @@ class ScheduleService(distop_pb2_grpc.ScheduleServiceServicer):
             )
         except RolledBack as error:
             # The request id is that of the tick: no caller can choose another one.
-            error.hint = f"to write it again, start it yourself: distop start {keys.name} {body.type}"
+            error.hint = f"to write it again, start it: distop operation start {keys.name} {body.type}"
             if operation := error.details.get("operation"):
-                error.hint += f", with the arguments that distop show {operation} lists"
+                error.hint += f", with the arguments that distop operation show {operation} lists"
             raise
 
     async def _check_seen(self, table: str) -> None:

@@ -414,7 +414,7 @@ class TableService(PublishedCalls):
             claim.check([[current]] if current.exists else [])
             raise LocationNotOwned(
                 f"table {table.name!r} has no claim to its location {table.location}",
-                hint="run distop doctor, or drop it without --purge",
+                hint="run distop cluster doctor, or drop it without --purge",
                 details={"table": table.name},
             )
         head = decode(head_kv.value, Head, head_kv.key) if head_kv.exists else None

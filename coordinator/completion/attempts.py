@@ -136,7 +136,7 @@ class Parking:
         await self._note(term, tracked, record)
 
     async def keep_trace(self, tracked: Tracked, error: Exception) -> None:
-        """Store the stack trace of user code, for ``distop logs``."""
+        """Store the stack trace of user code, for ``distop operation logs``."""
         arg, label = tracked.arg, "keeping a stack trace"
         with suppress(CallTimeout, Busy):  # of a hanging storage: the failure is counted anyway
             await self._work.blocking(arg.table, label, keep_trace, arg, error, limit_s=TRACE_S)

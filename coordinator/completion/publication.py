@@ -99,7 +99,7 @@ def check_run(arg: OperationArg, jobs: Mapping[str, JobRecord], run: RunRecord) 
     if run.count != len(jobs) or others:
         raise CorruptRecord(
             f"{arg.id} has {len(jobs)} results, {others} of other runs; run {run.token} has {run.count}",
-            hint="nothing was published: distop doctor, and then distop resolve",
+            hint="nothing was published: distop cluster doctor, and then distop operation resolve",
         )
 
 

@@ -1,4 +1,4 @@
-"""``distop doctor``: reading a live system, checking its invariants, and putting findings right.
+"""``distop cluster doctor``: reading a live system, checking its invariants, and putting findings right.
 
 The checks are pure functions of what ``reading`` has read.
 """

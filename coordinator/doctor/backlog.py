@@ -219,7 +219,7 @@ def _rewritten(table: ObservedTable, ordering: OrderingRecord) -> Iterator[Findi
             subject=batch,
             sentence=f"batch {batch!r} of table {table.name!r} was written again since it was applied: "
             "the table has its old rows",
-            remedy=f"distop backlog replace {table.name} {batch}",
+            remedy=f"distop batch replace {table.name} {batch}",
         )
 
 
@@ -230,7 +230,7 @@ def _unordered(table: ObservedTable, ordering: OrderingRecord) -> Iterator[Findi
             "BATCH_FAILED",
             subject=block.batch,
             sentence=f"batch {block.batch!r} of table {table.name!r} has failed: {block.code}: {block.error}",
-            remedy=f"remove the cause, then: distop backlog retry {table.name} {block.batch}; or skip it",
+            remedy=f"remove the cause, then: distop batch retry {table.name} {block.batch}; or skip it",
         )
     prefix, waits = table.keys.unordered(RUNNING), False
     for kv in table.unordered:
@@ -286,14 +286,14 @@ def _blocked(table: ObservedTable, ordering: OrderingRecord, names: set[str]) ->
         yield table.finding(
             "BLOCKED_BY_NOTHING",
             sentence=f"table {table.name!r} is blocked by batch {block.batch!r}, which is no longer queued",
-            remedy=f"if the others may go on without it: distop backlog skip {table.name} {block.batch}",
+            remedy=f"if the others may go on without it: distop batch skip {table.name} {block.batch}",
             subject="block",
         )
     elif block is not None:
         yield table.finding(
             "BACKLOG_BLOCKED",
             sentence=f"batch {block.batch!r} blocks table {table.name!r}: {block.code}: {block.error}",
-            remedy=f"remove the cause, then: distop backlog retry {table.name} {block.batch}; or skip it",
+            remedy=f"remove the cause, then: distop batch retry {table.name} {block.batch}; or skip it",
             subject="block",
         )
     elif ordering.awaiting or (table.batches and ordering.gate != "open"):

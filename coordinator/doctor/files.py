@@ -131,9 +131,9 @@ def check_staged(
         else:
             sentence = f"{operation} has ended and does not need them: {len(here)} files are left in {where}"
             remedy = (
-                f"distop doctor --fix removes those older than {STAGED_GRACE_S / 60:.0f} minutes"
+                f"distop cluster doctor --fix removes those older than {STAGED_GRACE_S / 60:.0f} minutes"
                 if old
-                else f"wait until they are {STAGED_GRACE_S / 60:.0f} minutes old, then: distop doctor --fix"
+                else f"once they are {STAGED_GRACE_S / 60:.0f} minutes old: distop cluster doctor --fix"
             )
         findings.append(
             observed.finding(
@@ -201,7 +201,7 @@ def check_head(
                 f"times in the metadata of table {table.name!r} go back by more than a minute: a program "
                 "with a wrong clock has written it, and Iceberg's Java library (Spark, Trino, "
                 "Flink) refuses it",
-                f"any change of the table puts them in order, such as: distop tables alter {table.name} "
+                f"any change of the table puts them in order, such as: distop table alter {table.name} "
                 "--property user.note=repaired",
             )
         )
@@ -312,7 +312,7 @@ def check_values(table: ObservedTable, view: TableView) -> list[Finding]:
             "PARTITION_VALUES_ROUNDED",
             f"table {table.name!r} lists {len(view.rounded)} files under partition values that were rounded "
             f"to 32 bits, where filters by the right ones do not find them: {_named(view.rounded)}",
-            f"distop compact {table.name} rewrites them, whatever their size",
+            f"distop table compact {table.name} rewrites them, whatever their size",
         )
     ]
 
@@ -397,7 +397,7 @@ def _watermarks_of_gone(table: ObservedTable, marks: Marks, view: TableView) -> 
             table,
             "WATERMARKS_OF_ROLLED_BACK",
             f"watermarks of table {table.name!r} are those of rows that were rolled back: {_named(ahead)}",
-            f"nothing, unless these rows should be ingested again: distop watermarks rewind {table.name}",
+            f"nothing, unless these rows should be ingested again: distop watermark rewind {table.name}",
         )
 
 

@@ -1,4 +1,4 @@
-"""What ``distop doctor`` finds, and the repair of what it finds.
+"""What ``distop cluster doctor`` finds, and the repair of what it finds.
 
 A finding is a sentence about a problem, with a remedy. It is derived from records and listings alone
 (:mod:`.checks`, :mod:`.backlog`, :mod:`.liveness`, :mod:`.cluster`, :mod:`.files`) and confirmed before it is
@@ -30,7 +30,7 @@ from distop.metastore.tables.audit import audit_put
 from distop.proto import distop_pb2 as pb
 from distop.proto.messages import message_of
 
-DOCTOR = "distop doctor --fix"
+DOCTOR = "distop cluster doctor --fix"
 UPGRADE = "upgrade older versions of distop; if it was not written by hand, keep the value and report it"
 
 
@@ -134,7 +134,7 @@ class Finding:
     once; transient states (a fail-over, a runner about to start) are not."""
     fix: Fix | None = None
     mended: bool = False
-    """Whether ``distop doctor --after-restore --fix`` repairs it."""
+    """Whether ``distop cluster doctor --after-restore --fix`` repairs it."""
 
     @property
     def fixable(self) -> bool:
@@ -200,7 +200,8 @@ def unreadable_record(key: bytes, why: str, *, table: str = "", operation: str =
         operation=operation,
         subject=text(key),
         sentence=f"{text(key)} cannot be read: {why}",
-        remedy=f"{UPGRADE}. Others skip it; to remove it: distop doctor --remove-key '{text(key)}' --fix",
+        remedy=f"{UPGRADE}. Others skip it; "
+        f"to remove it: distop cluster doctor --remove-key '{text(key)}' --fix",
     )
 
 

@@ -65,7 +65,7 @@ def _calls(table: ObservedTable, now: float, patience: Patience) -> Iterator[Fin
                     persists_s=patience.hand_over_s,  # it is reported for a moment after its end
                     sentence=long_call(call.what, member.record.id, now - call.since),
                     remedy="look at what it reads; it ends with the call that needs it, or, if that is a "
-                    f"batch, when the table is paused: distop pause {table.name}",
+                    f"batch, when the table is paused: distop table pause {table.name}",
                 )
 
 
@@ -258,8 +258,8 @@ def _completion(
             "COMPLETION_HANGS",
             table,
             name,
-            f"completing {name} waits for {record.running}, which takes long and may hang; distop "
-            f"resolve {name} abort ends it",
+            f"completing {name} waits for {record.running}, which takes long and may hang; "
+            f"distop operation resolve {name} abort ends it",
         )
     if not attempts and not record.parked:
         return
@@ -288,5 +288,5 @@ def _held(pause: PauseRecord) -> str:
 
 
 def _notice(code: str, table: ObservedTable, operation: str, sentence: str) -> Finding:
-    remedy = "nothing, unless it should go on: distop resume" if "PAUSED" in code else "nothing yet"
+    remedy = "nothing, unless it should go on: distop table resume" if "PAUSED" in code else "nothing yet"
     return table.finding(code, operation=operation, sentence=sentence, remedy=remedy)

@@ -258,7 +258,7 @@ async def remove_unreadable(client: EtcdClient, name: str, audit: Put | None) ->
     if not literal.startswith(space.prefix):
         raise InvalidArgument(
             f"{name} is no key of this installation",
-            hint=f"its keys begin with {text(space.prefix)}; distop doctor names those to remove",
+            hint=f"its keys begin with {text(space.prefix)}; distop cluster doctor names those to remove",
             details={"field": "key"},
         )
     escaped = _ESCAPED.sub(lambda match: bytes([int(match[1], 16)]), literal)

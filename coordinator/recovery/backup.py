@@ -99,7 +99,7 @@ async def back_up(
     if any(was_restored(kv, markers.revision) for kv in markers.kvs):
         raise InvalidArgument(
             "etcd was restored from a backup, and is not repaired yet",
-            hint="first: distop doctor --after-restore --fix",
+            hint="first: distop cluster doctor --after-restore --fix",
         )
     marked = await settle(client, Txn(then=(mark, entry)))
     try:

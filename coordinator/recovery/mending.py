@@ -1,4 +1,4 @@
-"""``distop doctor --after-restore``: etcd was restored from a backup, and the tables' files are ahead of it.
+"""``distop cluster doctor --after-restore``: etcd was restored from a backup, and tables are ahead of it.
 
 No service runs meanwhile. First, everything held before (leaderships, runs, claims, memberships) is released:
 an old process that wakes up finds its fence gone. Then each table is examined, and led during the repair, so
@@ -86,7 +86,7 @@ def _finding(location: str, uuid: str, storage: StorageOptions | None) -> Findin
         remedy = (
             f"to register it again: remove {owner_file(location, uuid)}; in pyiceberg "
             f"register_table(NAME, {location + '/metadata/' + newest!r}); then: "
-            "distop doctor --after-restore --fix --table NAME"
+            "distop cluster doctor --after-restore --fix --table NAME"
         )
     else:
         remedy = "create the table again in another folder; remove this one if it is not needed"
@@ -155,7 +155,7 @@ async def mend(client: EtcdClient, wanted: Mending, *, now: float) -> AsyncGener
         restored = RestoredTable(record.restored, 0.0)
     else:
         raise PreconditionFailed(
-            "this etcd has no mark of a restore from a distop backup",
+            "this etcd has no mark of a restore from a backup of distop",
             hint="restore it with --bump-revision 1000000000 --mark-compacted; was the backup made by other "
             "means? then, while no service runs: --anyway",
         )

@@ -266,7 +266,7 @@ class TableMending:
         finding = self._finding(
             "RESTORE_UNCLEAR",
             f"table {name!r}: {'; '.join(doubts)}",
-            f"correct its watermarks (distop watermarks set), then: distop resume {name}",
+            f"correct its watermarks (distop watermark set), then: distop table resume {name}",
         )
         if epoch is None:
             return Reported(finding)

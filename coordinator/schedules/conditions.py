@@ -50,7 +50,7 @@ def parse_condition(text: str) -> Condition:
         raise InvalidArgument(
             f"{text[:100]!r} is not a condition",
             hint=f"such as 'small_files > 200'; measures: {', '.join(sorted(MEASURES))}; or "
-            "'watermark(TABLE, SOURCE, PARTITION) >= VALUE', as distop watermarks TABLE shows them",
+            "'watermark(TABLE, SOURCE, PARTITION) >= VALUE', as distop watermark list TABLE shows them",
             details={"field": "when"},
         )
     return Condition(measure=match[1], above=int(match[2]))

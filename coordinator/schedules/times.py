@@ -115,7 +115,7 @@ def past_tick(cron: str, text: str, now: float, timezone: str = "") -> float:
     if tick < now - MADE_UP_S:
         raise PreconditionFailed(
             f"{text} is too long ago: what was started is known for {MADE_UP_S / 86_400:g} days",
-            hint="start the operation yourself: distop start",
+            hint="start the operation yourself: distop operation start",
             details=details,
         )
     if (following := next_tick(cron, tick - 1.0, timezone)) != tick:

@@ -199,7 +199,7 @@ async def with_schedules(client: EtcdClient, table: pb.Table, reason: Reason, *,
     if not notes:
         return reason
     worst = max(notes, key=lambda note: note.mood)
-    others = f"; {many(len(notes) - 1, 'other schedule')}: distop schedules ls {table.name}"
+    others = f"; {many(len(notes) - 1, 'other schedule')}: distop schedule list {table.name}"
     # The mood of a moving table does not depend on its schedules.
     mood = worst.mood if reason.mood is Mood.IDLE else reason.mood
     return Reason(mood, f"{reason.sentence}; {worst.sentence}{others if notes[1:] else ''}")
@@ -209,7 +209,7 @@ def _note(table: str, name: str, record: ScheduleRecord, now: float) -> Reason |
     """What a schedule's record says if it started nothing at its time, or is paused."""
     if record.pause is not None:
         held = held_by(pause_of(record.pause, "schedule"), now)
-        return Reason(Mood.IDLE, f"schedule {name} is paused{held}; distop schedules resume {table} {name}")
+        return Reason(Mood.IDLE, f"schedule {name} is paused{held}; distop schedule resume {table} {name}")
     skip = record.skip
     if skip is None or skip.at < record.last:
         return None
@@ -224,8 +224,9 @@ def _ended(kv: KeyValue, name: str, operation: OperationId) -> Reason | None:
         return None
     record = decode(kv.value, HistoryRecord, kv.key)
     if record.outcome == "failed":
-        return Reason(Mood.FAILED, f"schedule {name}: its last operation failed; distop show {operation}")
+        failed = f"schedule {name}: its last operation failed; distop operation show {operation}"
+        return Reason(Mood.FAILED, failed)
     if record.facts.get(PASSED_OVER) and "snapshotId" not in record.facts:
         why = "its last operation changed nothing, since it passed over files"
-        return Reason(Mood.IDLE, f"schedule {name}: {why}; distop show {operation}")
+        return Reason(Mood.IDLE, f"schedule {name}: {why}; distop operation show {operation}")
     return None

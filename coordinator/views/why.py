@@ -78,7 +78,7 @@ def why(
     if table is not None and (rewritten := table.ordering.rewritten):
         others = f", and {many(len(rewritten) - 1, 'other batch', 'other batches')}" if rewritten[1:] else ""
         sentence = f"batch {rewritten[0]} was written again since it was applied{others}: "
-        sentence += f"distop backlog replace {table.name} {rewritten[0]}"
+        sentence += f"distop batch replace {table.name} {rewritten[0]}"
         reason = Reason(reason.mood, f"{reason.sentence}; {sentence}")
     calls = [
         (serving, call)
@@ -114,7 +114,7 @@ def _without_calls(
         held = len([other for other in running if other.state == pb.RUNNING]) + also_running
         waits = f", {many(held, 'operation')} held" if held else ""
         by = held_by(table.pause, now)
-        return Reason(Mood.PAUSED, f"paused{by}: nothing starts{waits}; distop resume {table.name}")
+        return Reason(Mood.PAUSED, f"paused{by}: nothing starts{waits}; distop table resume {table.name}")
     fed = _fed(table, leader, members) if table is not None else None
     if not running:
         if also_running:
@@ -185,13 +185,13 @@ def _fed(table: pb.Table, leader: str, members: Sequence[pb.Member]) -> Reason |
         return Reason(
             Mood.STUCK,
             f"batch {block.batch} blocks the table: {block.error.code}: {cut(block.error.message)}; "
-            f"distop backlog retry|skip {name} {block.batch}",
+            f"distop batch retry|skip {name} {block.batch}",
         )
     if ordering.held_by:
         return Reason(
             Mood.STUCK,
             f"{ordering.held_by} has rolled batches back: none is applied until it is said what becomes of "
-            f"them; distop backlog ls {name}, skip those not wanted, distop backlog open {name}",
+            f"them; distop batch list {name}, skip those not wanted, distop backlog open {name}",
         )
     lost = _failed_batches(table)
     if ordering.awaiting:
@@ -209,7 +209,7 @@ def _fed(table: pb.Table, leader: str, members: Sequence[pb.Member]) -> Reason |
         return _led(f"batch {first} is being applied", "end it", leader, members)
     error, failed = table.next_batch_error, table.next_batch_attempts
     if error.code == SourceIncomplete.code:
-        text = f"batch {first} waits for its source: {cut(error.message)}; distop backlog rm {name} {first}"
+        text = f"batch {first} waits for its source: {cut(error.message)}; distop batch remove {name} {first}"
         return Reason(Mood.WAITING, f"{text} withdraws it")
     if error.code and not failed:
         return Reason(Mood.STUCK, f"batch {first} cannot be read: {error.code}: {cut(error.message)}")
@@ -223,13 +223,13 @@ def _fed(table: pb.Table, leader: str, members: Sequence[pb.Member]) -> Reason |
 def _awaited(ordering: pb.Ordering, table: str, first: str) -> str:
     """The batch that waits for approval, where to look at it, and how to approve it."""
     batch, staged = ordering.awaiting, ordering.staged
-    approve = f"distop backlog approve {table} {batch}"
+    approve = f"distop batch approve {table} {batch}"
     if staged.batch == batch:
         on = f"--branch {staged.branch}"
         return (
             f"batch {batch} is on branch {staged.branch}, written by {staged.operation}, and waits for "
-            f"approval to be published; look at it: distop validate {table} {on} --rule ..., or read the "
-            f"branch; {approve} {on}, or distop backlog retry|skip {table} {batch}"
+            f"approval to be published; look at it: distop table validate {table} {on} --rule ..., or read "
+            f"the branch; {approve} {on}, or distop batch retry|skip {table} {batch}"
         )
     comes = f" before {first} can come" if first else ""
     return f"batch {batch} waits for approval{comes}; {approve}"
@@ -245,7 +245,7 @@ def _failed_batches(table: pb.Table) -> Reason | None:
     return Reason(
         Mood.STUCK,
         f"batch {block.batch} has failed{others}: {block.error.code}: {cut(block.error.message)}; "
-        f"distop backlog retry|skip {table.name} {block.batch}",
+        f"distop batch retry|skip {table.name} {block.batch}",
     )
 
 
@@ -307,7 +307,7 @@ def executors_among(members: Sequence[pb.Member]) -> dict[str, Collection[str]]:
 
 def to_resolve(operation: str, *, skippable: bool) -> str:
     """The command for the possible decisions about an operation that is parked."""
-    return f"distop resolve {operation} {'retry|skip|abort' if skippable else 'retry|abort'}"
+    return f"distop operation resolve {operation} {'retry|skip|abort' if skippable else 'retry|abort'}"
 
 
 def _too_many_failed(operation: pb.Operation) -> bool:
@@ -334,7 +334,7 @@ def _of_operation(operation: pb.Operation, leader: str, members: Sequence[pb.Mem
             return Reason(Mood.STUCK, f"{name} {unknown}")
         case Need.RESUME:
             held = held_by(operation.pause, now)
-            resume = f"{_done(operation)}; distop resume {operation.name}"
+            resume = f"{_done(operation)}; distop operation resume {operation.name}"
             return Reason(Mood.PAUSED, f"{name} is paused{held}: {resume}")
         case Need.JOBS:
             return _running(operation, members, now)
@@ -407,7 +407,7 @@ def _calling(operation: pb.Operation, leader: str, members: Sequence[pb.Member],
         f"{short_name(operation)} is {phase}{failing}: {completion.running} runs for {since} and may hang"
     )
     reason = _led(sentence, "go on", leader, members)
-    decide = f"; distop resolve {operation.name} abort ends it" if commits else ""
+    decide = f"; distop operation resolve {operation.name} abort ends it" if commits else ""
     return Reason(max(reason.mood, Mood.WAITING), reason.sentence + decide)
 
 

@@ -5,21 +5,21 @@ from __future__ import annotations
 import shlex
 
 COMMANDS = {
-    "start": "distop start TABLE TYPE",
-    "show": "distop show {} --events",
-    "watch": "distop watch {}",
-    "logs": "distop logs {}",
-    "create table": "distop tables create NAME --location URL",
-    "show table": "distop tables show {}",
-    "batches applied": "distop backlog ls {} --applied",
-    "batches unordered": "distop backlog ls {} --unordered",
-    "schedules": "distop schedules ls {}",
-    "add schedule": "distop schedules add {} NAME --help",
-    "doctor": "distop doctor",
-    "doctor fix": "distop doctor --fix",
-    "compact table": "distop compact {}",
-    "roll back": "distop rollback {} {}",
-    "expire snapshots": "distop expire-snapshots {}",
+    "start": "distop operation start TABLE TYPE",
+    "show": "distop operation show {} --events",
+    "watch": "distop operation watch {}",
+    "logs": "distop operation logs {}",
+    "create table": "distop table create NAME --location URL",
+    "show table": "distop table show {}",
+    "batches applied": "distop batch list {} --applied",
+    "batches unordered": "distop batch list {} --unordered",
+    "schedules": "distop schedule list {}",
+    "add schedule": "distop schedule add {} NAME --help",
+    "doctor": "distop cluster doctor",
+    "doctor fix": "distop cluster doctor --fix",
+    "compact table": "distop table compact {}",
+    "roll back": "distop table rollback {} {}",
+    "expire snapshots": "distop table expire-snapshots {}",
 }
 """By what each does; names take the places of ``{}``."""
 

@@ -29,7 +29,7 @@ from distop.operations.registry import VARIABLE
 from distop.proto.identity import own_version
 
 SKEW_S = 5.0
-"""How far clocks may be apart: as of ``distop doctor``."""
+"""How far clocks may be apart: as of ``distop cluster doctor``."""
 
 SEES = "see docs/deploying.md, Workers of Spark"
 

@@ -199,7 +199,7 @@ class IcebergPublishBranch(_OfBranch):
             raise HeadConflict(
                 f"table {table!r} was rolled back since its branch {branch!r} began: with it "
                 f"{named(other.snapshot_id)} would come back, written by {writer_of(other)}; to have it back "
-                f"first: distop rollback {table} {other.snapshot_id}",
+                f"first: distop table rollback {table} {other.snapshot_id}",
                 hint="or drop the branch, and write it again on what the table holds now",
                 details={"snapshot": str(other.snapshot_id), "branch": branch},
             )

@@ -220,7 +220,7 @@ def as_of(target: Snapshot, before: TableMetadata, watermarks: Mapping[str, Mapp
     if move.new:
         raise PreconditionFailed(
             f"snapshot {target.snapshot_id} was never in the table's history: its watermarks are unknown",
-            hint="roll back with --watermarks keep, and correct the watermarks: distop watermarks set",
+            hint="roll back with --watermarks keep, and correct the watermarks: distop watermark set",
             details={"field": "watermarks"},
         )
     changes: dict[str, dict[str, str | None]] = {}

@@ -38,7 +38,7 @@ def target_of(metadata: TableMetadata, *, snapshot_id: int | None, as_of_ms: int
         wanted = f"snapshot {snapshot_id}" if snapshot_id is not None else "snapshot of that time"
         raise PreconditionFailed(
             f"the table at {metadata.location} has no {wanted}",
-            hint="it may have expired; distop tables snapshots TABLE lists the existing ones",
+            hint="it may have expired; distop snapshot list TABLE lists the existing ones",
             details={"field": "snapshot" if snapshot_id is not None else "as_of"},
         )
     return target

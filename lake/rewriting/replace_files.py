@@ -124,7 +124,7 @@ class IcebergReplace(IcebergStep):
             if missing is not None:
                 raise PreconditionFailed(
                     f"{missing} does not exist, and table {view.arg.table!r} refers to it",
-                    hint="distop doctor --deep names all such files",
+                    hint="distop cluster doctor --deep names all such files",
                 )
             before, after = sum(file.rows for file in job.files), int(view.jobs[name].result["rows"])
             gone = int(view.jobs[name].result.get(DELETED, 0))

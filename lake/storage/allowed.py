@@ -1,7 +1,7 @@
 """Which files a process may open for callers: those that the operator has listed (checklist S1).
 
 A caller that starts an operation names the files that it reads, and a caller that creates a table names its
-folder, but processes of distop open them with their own rights. So each process that serves callers checks,
+folder, but the services open them with their own rights. So each process that serves callers checks,
 when it opens a file, that the file is below a listed prefix. The lists are in the environment, so child
 processes inherit them. A program that is not a service has no lists and opens anything: it acts for its own
 user.

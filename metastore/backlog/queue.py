@@ -221,7 +221,7 @@ def _instead(
     if last is None or last.outcome != "applied":
         raise errors.NotFound(
             f"batch {batch!r} of table {keys.name!r} was not applied, as far as is remembered",
-            hint=f"publish it: distop backlog add {keys.name} {batch}",
+            hint=f"publish it: distop batch add {keys.name} {batch}",
             details={"table": keys.name, "batch": batch},
         )
     if not record.argument and last.batch is None:
@@ -420,7 +420,7 @@ async def approve(
         if now.staged is None or branch not in ("", present):
             raise errors.PreconditionFailed(
                 f"batch {now.awaiting!r} of table {keys.name!r} waits on branch {present!r}, not {branch!r}",
-                hint=f"look at it again: distop why {keys.name}",
+                hint=f"look at it again: distop table why {keys.name}",
                 details={"table": keys.name, "batch": now.awaiting, "branch": present},
             )
         approved = msgspec.structs.replace(now.staged, approved_by=by)
@@ -557,14 +557,14 @@ async def take_back(
         if not existing:
             raise errors.NotFound(
                 f"no batch {batch!r} of table {keys.name!r} waits",
-                hint=f"list waiting batches: distop backlog ls {keys.name}",
+                hint=f"list waiting batches: distop batch list {keys.name}",
                 details={"table": keys.name, "batch": batch},
             )
         operation = next((record.operation for _, record in existing if record.operation), "")
         if operation:
             raise errors.PreconditionFailed(
                 f"batch {batch!r} of table {keys.name!r} is being applied by {operation}",
-                hint=f"cancel that first: distop cancel {operation}",
+                hint=f"cancel that first: distop operation cancel {operation}",
                 details={"table": keys.name, "batch": batch, "operation": operation},
             )
         left = batches.without_block(batches.without_failed(now, batch), batch)

@@ -155,7 +155,7 @@ def _requests(
 def _too_many(subject: str) -> PreconditionFailed:
     return PreconditionFailed(
         f"with this rollback {subject} would be gone, more than one record holds",
-        hint="roll back to a later snapshot first: distop tables snapshots TABLE lists them",
+        hint="roll back to a later snapshot first: distop snapshot list TABLE lists them",
         details={"field": "snapshot"},
     )
 

@@ -40,7 +40,7 @@ class _KeysSkipped(Collector):
         return []
 
     def collect(self) -> Iterator[Metric]:
-        skipped = "Keys that could not be read, each time one is skipped: distop doctor names them"
+        skipped = "Keys that could not be read, each time one is skipped: distop cluster doctor names them"
         yield CounterMetricFamily("distop_etcd_keys_skipped", skipped, value=Skipped.count)
 
 

@@ -227,7 +227,7 @@ async def set_draining(
             (entry for entry in members if name in (entry[1].id, entry[1].address)), (None, None)
         )
         if kv is None or record is None:
-            raise NotFound(f"there is no coordinator {name!r}", hint="see distop members")
+            raise NotFound(f"there is no coordinator {name!r}", hint="see distop cluster members")
         if record.draining == draining:
             return None, record
         spare = next((at for at, other in members if at.key != kv.key and not other.draining), None)

@@ -71,7 +71,7 @@ async def request_cancel(
         if read.got(2):
             raise TooLateToCancel(
                 f"the commit steps of operation {keys.operation} are being executed",
-                hint=f"if its completion fails, undo them: distop resolve {keys.operation} abort",
+                hint=f"if its completion fails, undo them: distop operation resolve {keys.operation} abort",
             )
         reached("cancel.before")
         # The log of the commit steps compares .cancel as absent: one of the two wins, never both.

@@ -279,7 +279,7 @@ def check_not_paused(state: TableState) -> None:
         name = state.record.name
         raise errors.TablePaused(
             f"table {name!r} is paused{author_and_reason(state.pause)}",
-            hint=f"resume it: distop resume {name}",
+            hint=f"resume it: distop table resume {name}",
             details={"table": name, "by": state.pause.by},
         )
 

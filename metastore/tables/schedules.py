@@ -174,7 +174,7 @@ async def add_schedule(
         if len(read.got(3)) >= MAX_SCHEDULES:
             raise errors.PreconditionFailed(
                 f"table {keys.name!r} has {MAX_SCHEDULES} schedules, the limit",
-                hint=f"remove one first: distop schedules rm {keys.name} NAME",
+                hint=f"remove one first: distop schedule remove {keys.name} NAME",
                 details={"table": keys.name},
             )
         ops = (etcd.Put(kv.key, value), looked_at_once(agenda_kv, record.request), *also)
@@ -320,7 +320,7 @@ def _existing(keys: TableKeys, name: str, kv: etcd.KeyValue) -> etcd.KeyValue:
     if not kv.exists:
         raise errors.ScheduleNotFound(
             f"table {keys.name!r} has no schedule {name!r}",
-            hint=f"list its schedules: distop schedules ls {keys.name}",
+            hint=f"list its schedules: distop schedule list {keys.name}",
             details={"table": keys.name, "schedule": name},
         )
     return kv

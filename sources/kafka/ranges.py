@@ -175,9 +175,9 @@ def offsets_text(start: int, end: int) -> str:
 TOPIC_ID = "topic-id"
 """The name, in addition to the numbers of partitions, of the watermark that is the topic's own id."""
 ANEW_HINT = (
-    "to ingest the new topic from its beginning, give it another source, or remove the old one: distop "
-    "watermarks forget TABLE SOURCE; if it has the same records at the same offsets, as a mirror has: distop "
-    f"watermarks forget TABLE SOURCE {TOPIC_ID}"
+    "to ingest the new topic from its beginning, give it another source, or remove the old one: "
+    "distop watermark forget TABLE SOURCE; if it has the same records at the same offsets, as a mirror has: "
+    f"distop watermark forget TABLE SOURCE {TOPIC_ID}"
 )
 
 

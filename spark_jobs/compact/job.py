@@ -112,7 +112,7 @@ class _CompactedRows:
             if rows > file.rows or (rows < file.rows and not applied):
                 raise JobFailed(
                     f"{path} holds {rows} rows, but the table says {file.rows}",
-                    hint="distop doctor --deep; nothing was changed",
+                    hint="distop cluster doctor --deep; nothing was changed",
                 )
             self.deleted += file.rows - rows
 

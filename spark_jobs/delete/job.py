@@ -74,7 +74,7 @@ class TableRows:
         if not task.delete_files and rows != task.file.record_count:
             raise JobFailed(
                 f"{task.file.file_path} holds {rows} rows, but the table says {task.file.record_count}",
-                hint="distop doctor --deep; nothing was changed",
+                hint="distop cluster doctor --deep; nothing was changed",
             )
 
     def whole(self, task: FileScanTask) -> Iterator[pa.RecordBatch]:
@@ -133,7 +133,7 @@ def run_job(job: JobContext) -> dict[str, Any]:
                 raise JobFailed(
                     f"of {rows} rows of {task.file.file_path} {matching} match, "
                     "but another number was removed",
-                    hint="distop doctor --deep; nothing was changed",
+                    hint="distop cluster doctor --deep; nothing was changed",
                 )
         return writer.finish() | {READ: read, REMOVED: removed, **changed_files(changed, len(tasks))}
 

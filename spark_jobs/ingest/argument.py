@@ -72,7 +72,7 @@ _OPTIONS = {"keys": "--key", "null_values": "--null-value"} | {
         "schema",
     )
 }
-"""Fields that ``distop ingest`` has options for."""
+"""Fields that ``distop table ingest`` has options for."""
 
 
 def option(field: str) -> str:

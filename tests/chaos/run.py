@@ -100,7 +100,7 @@ class Run:
             self.report.stuck.append(f"doctor: {error}")
 
     async def _ask_the_doctor(self, lab: Lab) -> None:
-        """Once orphans are removed `distop doctor` must find nothing to say."""
+        """Once orphans are removed `distop cluster doctor` must find nothing to say."""
         await lab.cluster.ready(coordinators=2)
         argument = {"older_than": "1d", "dry_run": False}
         for book in [*lab.retired, *lab.books.values()]:

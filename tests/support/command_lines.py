@@ -1,8 +1,9 @@
-"""Whether ``distop`` takes a command line."""
+"""Whether ``distop`` takes a command line, a whole one or one that stands in a sentence."""
 
 from __future__ import annotations
 
 import functools
+import re
 from typing import Any
 
 import typer
@@ -23,3 +24,40 @@ def parse(words: list[str]) -> None:
     while hasattr(command, "resolve_command") and (left := [*context._protected_args, *context.args]):
         name, command, rest = command.resolve_command(context, left)
         context = command.make_context(name, rest, parent=context)
+
+
+END = re.compile(r"[;:`()<>\[\]{}|\"]|[.,](?=\s|$)|$")
+"""Where a command line ends that stands in a sentence."""
+
+
+def begins(word: str) -> bool:
+    """Whether a command line, right or wrong, begins with ``distop`` and this word; a sentence may, too.
+
+    Wrong are verbs without their noun, and nouns in the plural.
+    """
+    nouns = _tree().commands
+    verbs = {verb for noun in nouns.values() for verb in getattr(noun, "commands", ())}
+    return word in nouns or word in verbs or word.removesuffix("s") in nouns
+
+
+def problem(text: str) -> str:
+    """Why ``distop`` does not take the command line at the beginning of ``text``; empty: it does.
+
+    Only its noun, its verb and its options are looked at: anything else may be a placeholder, or belong to
+    the sentence. ``text`` begins behind ``distop``.
+    ``retry|skip`` are two verbs.
+    """
+    command: Any = _tree()
+    rest, path = text, "distop"
+    while hasattr(command, "commands"):
+        found = re.match(r"\s+([a-z|-]+)", rest)
+        if found is None:
+            return ""  # a noun on its own, or with a placeholder for its verb
+        for verb in found[1].split("|"):
+            if verb not in command.commands:
+                return f"{path} has no {verb}"
+        command, rest, path = command.commands[verb], rest[found.end() :], f"{path} {verb}"
+    options = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+    line = rest[: END.search(rest).start()]  # type: ignore[union-attr]
+    unknown = [word for word in re.findall(r"(?<=\s)--[a-z][a-z-]*", line) if word not in options]
+    return f"{path} has no {', '.join(unknown)}" if unknown else ""

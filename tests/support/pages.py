@@ -130,7 +130,7 @@ class Reader:
         for stands, here in self.places.items():
             text = text.replace(stands, here)
         if _SNAPSHOT.search(text):
-            listed = json.loads(self.type("distop tables snapshots flights --output json\n"))
+            listed = json.loads(self.type("distop snapshot list flights --output json\n"))
             text = _SNAPSHOT.sub(str(listed[-1]["snapshot_id"]), text)
         return text
 

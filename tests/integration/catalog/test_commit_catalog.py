@@ -383,7 +383,7 @@ def test_a_paused_table_keeps_its_name_a_drop_ends_the_pause(catalog: EtcdCatalo
     catalog.create_table("flights", SCHEMA)
     keys, index = keys_of(store, "flights"), store.keyspace.paused_table("flights")
     store.txn(Txn(then=(Put(keys.pause, b"{}"), Put(index, b"{}"))))
-    keeps_its_name(catalog, store, TablePaused, "distop resume flights")
+    keeps_its_name(catalog, store, TablePaused, "distop table resume flights")
     catalog.drop_table("flights")
     assert all_keys(store) == []
 

@@ -46,7 +46,10 @@ def distop(*words: str, address: str) -> subprocess.CompletedProcess[str]:
 
 def test_a_command_prints_one_json_document(service: FakeService, address: str) -> None:
     """tests/unit/cli/commands asks the same of every command, inside of one process."""
-    for words in (["start", "flights", "noop", "--arg", "partitions=3", "--wait"], ["ls"]):
+    for words in (
+        ["operation", "start", "flights", "noop", "--arg", "partitions=3", "--wait"],
+        ["operation", "list"],
+    ):
         done = distop(*words, "--output", "json", address=address)
         assert (done.returncode, done.stderr) == (0, "")
         json.loads(done.stdout)
@@ -55,20 +58,23 @@ def test_a_command_prints_one_json_document(service: FakeService, address: str) 
 
 async def test_ctrl_c_leaves_the_operation_running_and_exits_130(service: FakeService, address: str) -> None:
     watching = await asyncio.create_subprocess_exec(
-        *DISTOP, "watch", "flights/noop/9", env=environment(address), stdout=PIPE, stderr=PIPE
+        *DISTOP, "operation", "watch", "flights/noop/9", env=environment(address), stdout=PIPE, stderr=PIPE
     )
     await eventually(lambda: service.calls["watch"])
     watching.send_signal(signal.SIGINT)
     _out, err = await asyncio.wait_for(watching.communicate(), 60)
     assert watching.returncode == 130
-    assert b"flights/noop/9 goes on: distop watch flights/noop/9" in err
+    assert b"flights/noop/9 goes on: distop operation watch flights/noop/9" in err
     assert b"Traceback" not in err
     assert not service.calls["cancel"]
 
 
 def test_a_reader_that_leaves_is_no_error_to_talk_about(address: str) -> None:
     listing = subprocess.Popen(
-        [*DISTOP, "ls"], env=environment(address), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [*DISTOP, "operation", "list"],
+        env=environment(address),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
     assert listing.stdout is not None
     assert listing.stderr is not None
@@ -81,7 +87,7 @@ def test_a_reader_that_leaves_is_no_error_to_talk_about(address: str) -> None:
 def test_a_terminal_sees_the_grid(service: FakeService, address: str) -> None:
     ours, theirs = pty.openpty()
     with subprocess.Popen(
-        [*DISTOP, "start", "flights", "noop", "--arg", "partitions=8", "--wait"],
+        [*DISTOP, "operation", "start", "flights", "noop", "--arg", "partitions=8", "--wait"],
         env=environment(address) | {"TERM": "xterm-256color", "COLUMNS": "100", "LINES": "40"},
         stdin=theirs,
         stdout=theirs,

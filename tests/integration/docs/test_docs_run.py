@@ -33,9 +33,9 @@ FLIGHTS = {
     "docs/indexes.md": "",
     "docs/maintenance.md": "",
     "docs/operating.md": """
-distop start flights audit --wait
-distop tables create people --location /tmp/people-table
-distop ingest people /tmp/flights.csv --wait
+distop operation start flights audit --wait
+distop table create people --location /tmp/people-table
+distop table ingest people /tmp/flights.csv --wait
 """,
     "docs/schedulers.md": "",
     "docs/sdk.md": "",

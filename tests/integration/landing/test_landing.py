@@ -402,7 +402,7 @@ async def test_an_unordered_batch_that_failed_is_told_until_somebody_decides(doc
         report = await dock.look(one)
         assert report.published == []
         assert "INVALID_ARGUMENT: no letter: !" in report.problems["1"]
-        assert "distop backlog retry t 1" in report.problems["1"]
+        assert "distop batch retry t 1" in report.problems["1"]
     dock.control("_config/a.json", '{"letters": "y"}')
     await dock.look(feed)
 
@@ -603,7 +603,7 @@ async def test_an_applied_batch_that_is_written_again_is_named_until_it_is_repla
 
         async def named() -> tuple[bool, bool]:
             sentence, diagnosis = (await sdk.table("t").why()).sentence, await sdk.diagnose("t")
-            command = "distop backlog replace t 1"
+            command = "distop batch replace t 1"
             found = [one.remedy for one in diagnosis.findings if one.code == "BATCH_REWRITTEN"]
             return command in sentence, found == [command]
 
@@ -618,7 +618,7 @@ async def test_an_applied_batch_that_is_written_again_is_named_until_it_is_repla
         assert (await look()).problems == {}
         batch.complete()
         for anew in (False, False, True):
-            assert "distop backlog replace t 1" in (await look(anew)).problems["1"]
+            assert "distop batch replace t 1" in (await look(anew)).problems["1"]
         assert await named() == (True, True)
         await sdk.table("t").replace_batch("1")
         await approved()

@@ -152,7 +152,7 @@ async def test_a_new_query_that_does_not_begin_with_its_first_batch_is_refused(d
     with pytest.raises(StreamGap, match=r"no batch of stream:q, whose first one would be batch 2") as gap:
         await driver.publish(batch(target, 2), written)
     assert gap.value.details == {"source": "stream:q", "partition": "batch", "watermark": "", "batch": "2"}
-    assert gap.value.hint.endswith("distop watermarks set t stream:q batch 1")
+    assert gap.value.hint.endswith("distop watermark set t stream:q batch 1")
     assert await driver.give_up(batch(target, 2))
     await driver.service.at_rest()
     await eventually(lambda: not driver.service.data_files())
@@ -177,7 +177,7 @@ async def test_batches_that_a_rollback_has_undone_are_not_passed_over(driver: Dr
         StreamGap, match=r"does not follow batch 1, .* rows of batch 2 would be missing"
     ) as gap:
         await driver.write_batch(3, 36)
-    assert gap.value.hint.endswith("distop watermarks set t stream:q batch 2")
+    assert gap.value.hint.endswith("distop watermark set t stream:q batch 2")
     target, written = await driver.written(24)
     assert (await driver.publish(batch(target, 2), written)).is_own
     assert not (await driver.write_batch(2, 24)).is_own

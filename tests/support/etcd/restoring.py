@@ -92,7 +92,7 @@ async def services(stack: AsyncExitStack, config: EtcdConfig, folder: Path, stor
 async def findings(etcd: EtcdProcess, prefix: str, *words: str, succeeds: bool) -> list[dict[str, object]]:
     """What the doctor says after a restore."""
     said = await asyncio.to_thread(
-        distop, etcd.endpoint, prefix, "doctor", "--after-restore", *words, succeeds=succeeds
+        distop, etcd.endpoint, prefix, "cluster", "doctor", "--after-restore", *words, succeeds=succeeds
     )
     found: list[dict[str, object]] = json.loads(said)["findings"]
     return found

@@ -189,8 +189,8 @@ async def test_a_tick_that_was_rolled_back_says_how_to_write_it_again(service: W
     await rolled_back(service, first)
     with pytest.raises(RolledBack) as refused:
         await run()
-    hint = f"distop start t ingest, with the arguments that distop show {started.name} lists"
-    assert hint in refused.value.hint
+    hint = "distop operation start t ingest, with the arguments that distop operation show "
+    assert f"{hint}{started.name} lists" in refused.value.hint
 
 
 async def test_a_request_is_run_anew_in_place_of_its_rows(service: Whole) -> None:
@@ -303,7 +303,7 @@ async def test_a_backfill_is_retried_replaced_and_followed_by_command(service: W
     async def backfill(*more: str, code: int = 0) -> Any:
         argument = f"paths={service.folder}/src/{{{{ batch }}}}"
         given = ("--from", DAYS[0], "--to", DAYS[-1], "--arg", argument)
-        exit_code, shown = await service.distop("backfill", "t", *given, *more)
+        exit_code, shown = await service.distop("batch", "backfill", "t", *given, *more)
         assert exit_code == code, shown
         return shown
 
@@ -331,6 +331,6 @@ async def test_a_backfill_is_retried_replaced_and_followed_by_command(service: W
     assert (await backfill("--replace", "--hold"))["queued"] == 3
     await backfill("--wait")
     assert await asyncio.to_thread(service.ids) == [10, 11, 12]
-    _, usage = await service.distop("backfill", "t", "--from", DAYS[0], "--status")
+    _, usage = await service.distop("batch", "backfill", "t", "--from", DAYS[0], "--status")
     assert "--batches" in usage["error"]["message"]
     assert await eventually(service.drained)

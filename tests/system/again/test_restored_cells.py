@@ -43,7 +43,7 @@ async def test_what_was_done_after_the_backup_counts_as_done(
             for way in ways:
                 await way.create()
                 await way.write(1)
-            await asyncio.to_thread(distop, etcd.endpoint, prefix, "backup", str(backup))
+            await asyncio.to_thread(distop, etcd.endpoint, prefix, "cluster", "backup", str(backup))
             for way in ways:
                 await way.write(2)
         lose(etcd)

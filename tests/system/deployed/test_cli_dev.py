@@ -115,11 +115,9 @@ async def test_everything_works_and_ctrl_c_ends_it(tmp_path: Path) -> None:
         address = running.ready["address"]
         assert set(running.pids) == {"coordinator", "executor"}
         location = str(tmp_path / "tables" / "demo")
-        code, _, err = await distop(
-            "tables", "create", "demo", "--location", location, DISTOP_ADDRESS=address
-        )
+        code, _, err = await distop("table", "create", "demo", "--location", location, DISTOP_ADDRESS=address)
         assert (code, err) == (0, "")
-        words = ["start", "demo", "noop", "--arg", "partitions=50", "--wait", "-o", "json"]
+        words = ["operation", "start", "demo", "noop", "--arg", "partitions=50", "--wait", "-o", "json"]
         code, out, err = await distop(*words, DISTOP_ADDRESS=address)
         assert (code, err) == (0, "")
         ended = json.loads(out)
@@ -127,7 +125,7 @@ async def test_everything_works_and_ctrl_c_ends_it(tmp_path: Path) -> None:
         words[4] = "partitions=2"
         code, out, _ = await distop(*words, "--arg", 'fail=["1"]', DISTOP_ADDRESS=address)
         assert (code, json.loads(out)["state"]) == (20, "failed")
-        code, out, _ = await distop("ls", "demo", "-o", "json", DISTOP_ADDRESS=address)
+        code, out, _ = await distop("operation", "list", "demo", "-o", "json", DISTOP_ADDRESS=address)
         assert [operation["instance"] for operation in json.loads(out)] == [2, 1]
         async with AsyncClient(address) as client:
             again = await client.start("demo", "noop", {"partitions": 3})
@@ -186,25 +184,25 @@ async def test_everything_works_behind_tls_and_is_there_the_next_time_for_those_
             address | credentials(ready, name).to_env() for name in ("admin", "writer", "reader")
         )
         for words in (
-            ("tables", "create", "rows", "--location", str(tmp_path / "rows"), "--schema", "id: long"),
-            ("ingest", "rows", str(tmp_path / "rows.csv"), "--wait"),
+            ("table", "create", "rows", "--location", str(tmp_path / "rows"), "--schema", "id: long"),
+            ("table", "ingest", "rows", str(tmp_path / "rows.csv"), "--wait"),
         ):
             code, _, err = await distop(*words, **reader)
             assert code != 0
             assert "does not have the role" in " ".join(err.split()), err
             code, _, err = await distop(*words, **writer)
             assert code == 0, err
-        code, out, _ = await distop("ls", "-o", "json", **reader)
+        code, out, _ = await distop("operation", "list", "-o", "json", **reader)
         assert [operation["state"] for operation in json.loads(out)] == ["succeeded"]
-        code, out, _ = await distop("show", "rows/ingest/1", "-o", "json", **reader)
+        code, out, _ = await distop("operation", "show", "rows/ingest/1", "-o", "json", **reader)
         assert json.loads(out)["started_by"] == "writer"
-        code, out, _ = await distop("grants", "ls", "-o", "json", **admin)
+        code, out, _ = await distop("grant", "list", "-o", "json", **admin)
         assert {grant["who"] for grant in json.loads(out)["grants"]} == {
             "admin", "writer", "operator", "reader", "landing",
         }  # fmt: skip
-        code, out, err = await distop("doctor", **admin)
+        code, out, err = await distop("cluster", "doctor", **admin)
         assert code == 0, out + err
-        code, _, err = await distop("ls", **address)
+        code, _, err = await distop("operation", "list", **address)
         assert "no TLS connection, or no server at" in err
 
         token = (secure / "reader.token").read_text().strip()

@@ -58,7 +58,7 @@ def test_the_images_are_small_and_run_as_nobody_special(engine: Any) -> None:
     for image in (service, spark):
         config = image.attrs["Config"]
         assert (config["User"], config["Entrypoint"]) == ("10001:10001", ["distop"])
-        assert config["Healthcheck"]["Test"] == ["CMD", "distop", "probe"]
+        assert config["Healthcheck"]["Test"] == ["CMD", "distop", "cluster", "probe"]
     (added,) = (
         layer["Size"]
         for layer in service.history()

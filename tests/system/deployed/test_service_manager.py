@@ -34,7 +34,9 @@ def environment(etcd_config: EtcdConfig, tmp_path: Path) -> dict[str, str]:
 def probe(environment: dict[str, str], *words: str) -> tuple[int, dict[str, Any]]:
     """The exit code of a probe, and what it says."""
     log = Path(environment["DISTOP_RUNTIME_DIR"], f"probe-{secrets.token_hex(3)}.log")
-    process = preloaded.start("distop.cli", ["probe", *words, "-o", "json"], env=environment, log=log)
+    process = preloaded.start(
+        "distop.cli", ["cluster", "probe", *words, "-o", "json"], env=environment, log=log
+    )
     return process.wait(60.0), json.loads(log.read_text())
 
 

@@ -37,7 +37,7 @@ async def test_ten_commands_set_a_coordinator_up(etcd_config: EtcdConfig, tmp_pa
         here = line.replace("0.0.0.0:7070", address).replace("0.0.0.0:7071", web)
         script += here.replace("coordinator.example:7070", address)
         script += WAIT.format(address.replace(":", "/")) if line.startswith("export") else ""
-    script += "unset DISTOP_TOKEN\ndistop tables || echo refused: $?\n"
+    script += "unset DISTOP_TOKEN\ndistop table list || echo refused: $?\n"
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     process = await asyncio.create_subprocess_exec(
         *("bash", "-c", script),

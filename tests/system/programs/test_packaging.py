@@ -227,12 +227,14 @@ def test_distop_dev_runs_outside_the_repository_with_no_extra_installed(
             return code, json.loads(out or err)
 
         location = str(tmp_path / "tables" / "flights")
-        assert distop("tables", "create", "flights", "--location", location)[0] == 0
+        assert distop("table", "create", "flights", "--location", location)[0] == 0
         # Planned by the coordinator, read and written by threads of the executor.
-        code, ended = distop("ingest", "flights", str(tmp_path / "flights.csv"), "--wait")
+        code, ended = distop("table", "ingest", "flights", str(tmp_path / "flights.csv"), "--wait")
         assert (code, ended["state"]) == (0, "succeeded"), ended
         # What does need an extra says so to the caller who asked for it, and nothing else stops.
-        code, said = distop("start", "flights", "validate", "--arg", 'rules=[{"not_null": "id"}]')
+        code, said = distop(
+            "operation", "start", "flights", "validate", "--arg", 'rules=[{"not_null": "id"}]'
+        )
         assert (code, said["error"]["code"]) == (5, "EXTRA_MISSING")
         assert said["error"]["hint"] == "pip install 'distop[rules]'"
         sidecar = ("sidecar", "--folder", str(tmp_path / "socket"), "--idle-exit", "1s")

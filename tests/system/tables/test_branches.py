@@ -110,7 +110,7 @@ async def test_a_branch_brings_back_nothing_that_was_rolled_back(service: Whole,
     await service.succeeds("rollback", snapshot=first["snapshotId"])
     refused = await service.run("publish_branch", branch="audit", on_conflict=on_conflict)
     assert (error_of(refused).code, refused.state) == ("HEAD_CONFLICT", OperationState.FAILED)
-    assert f"distop rollback t {second['snapshotId']}" in error_of(refused).message
+    assert f"distop table rollback t {second['snapshotId']}" in error_of(refused).message
     assert await asyncio.to_thread(service.ids) == [*range(10)]
     await service.succeeds("rollback", snapshot=second["snapshotId"])
     await service.succeeds("publish_branch", branch="audit", on_conflict=on_conflict)

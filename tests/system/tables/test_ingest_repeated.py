@@ -112,8 +112,8 @@ async def test_quarantined_rows_are_shown_exported_and_replayed_once(
     (folder / "2.csv").write_text(HEADER + "x,k,2013-01-01\ny,k,2013-01-01\n")
     types = {"id": "long", "kind": "string", "day": "date"}
     first = (await service.ingest(folder, schema=types, on_bad_rows="quarantine")).raise_for_outcome()
-    assert "succeeded, 2 quarantined" in await run("ls", "t")
-    assert "succeeded, 2 quarantined" in await run("show", first.name)
+    assert "succeeded, 2 quarantined" in await run("operation", "list", "t")
+    assert "succeeded, 2 quarantined" in await run("operation", "show", first.name)
 
     (row, _) = json.loads(await run("quarantine", "show", first.name, "-o", "json"))
     assert (row["source"], row["unit"], row["number"]) == (f"file://{folder}/2.csv", "line", 2)
@@ -137,5 +137,5 @@ async def test_quarantined_rows_are_shown_exported_and_replayed_once(
         await service.client.operation(first.name).replay()
     (listed,) = [one async for one in service.client.table("t").quarantines()]
     assert (listed.operation, listed.rows, listed.replayed_by) == (first.name, 2, "t/ingest/2")
-    assert "t/ingest/2" in await run("quarantine", "ls", "t")
+    assert "t/ingest/2" in await run("quarantine", "list", "t")
     assert await asyncio.to_thread(service.ids) == list(range(12))

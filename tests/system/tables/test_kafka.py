@@ -40,13 +40,13 @@ def topic(brokers: Brokers) -> KafkaTopic:
 
 async def test_a_topic_is_followed_from_the_command_line(service: Whole, topic: KafkaTopic) -> None:
     """C8, P10, P11."""
-    start = ("start", "t", "ingest", "--json", json.dumps({"kafka": topic.argument()}), "--wait")
+    start = ("operation", "start", "t", "ingest", "--json", json.dumps({"kafka": topic.argument()}), "--wait")
     topic.ids(0, 300)
     code, first = await service.distop(*start)
     assert (code, first["facts"]["rows"]) == (0, 300)
     topic.ids(300, 30)
     assert (await service.distop(*start))[0] == 0
-    code, shown = await service.distop("watermarks", "t")
+    code, shown = await service.distop("watermark", "list", "t")
     assert code == 0
     ((source, marks),) = shown.items()
     assert source.startswith("kafka://")
@@ -59,7 +59,7 @@ async def test_a_topic_is_followed_from_the_command_line(service: Whole, topic: 
     table = await asyncio.to_thread(service.table)
     assert len(table.snapshots()) == 2
     explicit = {"kafka": topic.argument(**{"from": {"0": 0}})}
-    code, refused = await service.distop("start", "t", "ingest", "--json", json.dumps(explicit))
+    code, refused = await service.distop("operation", "start", "t", "ingest", "--json", json.dumps(explicit))
     assert (code, refused["error"]["code"]) == (24, "ALREADY_INGESTED")
     assert not [key for key in await service.at_rest() if key.endswith((".state", ".arg", "runOps"))]
 

@@ -119,9 +119,11 @@ async def test_nothing_is_lost_and_nothing_doubled(tmp_path: Path, prefix: str) 
         await callers.ingest(0, "gone")
         callers.start()
         await callers.until(2, 2)
-        await asyncio.to_thread(distop, etcd.endpoint, prefix, "backup", str(backup))
+        await asyncio.to_thread(distop, etcd.endpoint, prefix, "cluster", "backup", str(backup))
         checked = json.loads(
-            await asyncio.to_thread(distop, etcd.endpoint, prefix, "backup", "--check", str(backup))
+            await asyncio.to_thread(
+                distop, etcd.endpoint, prefix, "cluster", "backup", "--check", str(backup)
+            )
         )
         assert (checked["tables"], checked["prefix"]) == (3, prefix)
         await callers.until(3, 4)
@@ -192,7 +194,7 @@ async def test_what_was_held_before_is_held_no_more(tmp_path: Path, prefix: str)
         taken = await take_operation(client, keys, RunnerRecord(member="old"), session.lease_id)
         assert epoch is not None
         assert taken is not None
-        await asyncio.to_thread(distop, etcd.endpoint, prefix, "backup", str(backup))
+        await asyncio.to_thread(distop, etcd.endpoint, prefix, "cluster", "backup", str(backup))
         lose(etcd)
         restore(etcd, backup)
         etcd.start()

@@ -148,33 +148,33 @@ async def test_an_emergency_on_the_command_line(service: Whole) -> None:
     first = await service.ingest(service.source("a", 0, 10))
     late = service.source("b", 100, 20)
     last = await service.ingest(late)
-    found = await distop("tables", "snapshots", "t")
+    found = await distop("snapshot", "list", "t")
     assert [(one["operation"], one["rows"], one["added_rows"], one["present"]) for one in found] == [
         (last.name, 30, 20, True),
         (first.name, 10, 10, False),
     ]
     target = found[1]["snapshot_id"]
     assert target == first.facts["snapshotId"]
-    shown = await distop("tables", "show", "t")
+    shown = await distop("table", "show", "t")
     assert [column["name"] for column in shown["content"]["columns"]] == ["id", "kind", "day"]
     assert shown["content"]["partition_by"] == ["kind"]
     assert (shown["content"]["rows"], shown["content"]["loaded_by"]) == (30, last.name)
 
-    kept = await distop("rollback", "t", target, "--watermarks", "keep", "--wait")
+    kept = await distop("table", "rollback", "t", target, "--watermarks", "keep", "--wait")
     assert (kept["state"], kept["facts"]["snapshotId"]) == ("succeeded", target)
-    assert [one["in_history"] for one in await distop("tables", "snapshots", "t")] == [False, True]
+    assert [one["in_history"] for one in await distop("snapshot", "list", "t")] == [False, True]
     with pytest.raises(AlreadyIngested):
         await service.ingest(late)
-    marks = await distop("watermarks", "rewind", "t", "--reason", "b was wrong")
+    marks = await distop("watermark", "rewind", "t", "--reason", "b was wrong")
     assert [sorted(partitions) for partitions in marks.values()] == [["a"]]
-    assert await distop("watermarks", "t") == marks
-    assert await distop("watermarks", "rewind", "t") == marks
+    assert await distop("watermark", "list", "t") == marks
+    assert await distop("watermark", "rewind", "t") == marks
     (await service.ingest(late)).raise_for_outcome()
-    after = await distop("watermarks", "t")
-    assert await distop("watermarks", "rewind", "t") == after != marks
+    after = await distop("watermark", "list", "t")
+    assert await distop("watermark", "rewind", "t") == after != marks
     assert await asyncio.to_thread(service.ids) == [*range(10), *range(100, 120)]
     # A number is the same as text, to the last digit.
-    back = await distop("start", "t", "rollback", "--arg", f"snapshot={target}", "--wait")
+    back = await distop("operation", "start", "t", "rollback", "--arg", f"snapshot={target}", "--wait")
     assert back["facts"]["snapshotId"] == target
 
 

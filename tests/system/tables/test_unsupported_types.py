@@ -48,9 +48,9 @@ async def test_the_table_is_refused_by_name_and_the_other_one_goes_on(
     assert await eventually(compacted)
     assert [one for one in await operations(service.store) if "compact" in one] == []
 
-    code, listed = await service.distop("tables")
+    code, listed = await service.distop("table", "list")
     assert (code, [one["name"] for one in listed]) == (0, ["t", "u"])
-    code, shown = await service.distop("tables", "show", "t")
+    code, shown = await service.distop("table", "show", "t")
     assert code == 0
     assert NAMED in shown["content"]["missing"]
     await service.at_rest()

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import typer
 
-from support.command_lines import parse
-from support.repository import ROOT
+from support.command_lines import begins, parse, problem
+from support.repository import ROOT, product_sources, syntax
 
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 _ENDS = re.compile(r"[|<>&;]+")
@@ -64,6 +66,36 @@ def test_every_command_line_that_is_shown_is_understood() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def texts(path: Path) -> Iterator[str]:
+    """The strings of a module, with a placeholder for each value; any other file as it is."""
+    if path.suffix != ".py":
+        yield path.read_text().replace('", "', " ").replace('", ', " ")
+        return
+    parts = set[ast.AST]()
+    for node in syntax(path):
+        if isinstance(node, ast.JoinedStr):
+            parts.update(node.values)
+            yield "".join(
+                str(value.value) if isinstance(value, ast.Constant) else "NAME" for value in node.values
+            )
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in parts:
+            yield node.value
+
+
+def test_every_command_line_in_a_message_a_docstring_or_a_page_is_understood() -> None:
+    sources = [path for path in product_sources() if "distop " in path.read_text()]
+    sources += (ROOT / "coordinator" / "web").rglob("*.html")
+    sources += (path for path in (ROOT / "deploy").rglob("*") if path.suffix in (".yaml", ".txt", ".tpl"))
+    wrong = [
+        f"{path.name}: {text[found.start() :][:90]!r}: {why}"
+        for path in sources
+        for text in texts(path)
+        for found in re.finditer(r"(?<![\w./-])distop(?=\s+([a-z-]+))", text)
+        if begins(found[1]) and (why := problem(text[found.end() :]))
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
 def test_every_piece_of_python_is_python() -> None:
     for document in DOCUMENTS:
         for piece in re.findall(r"^```python\n(.*?)^```", document.read_text(), re.MULTILINE | re.DOTALL):
@@ -71,9 +103,9 @@ def test_every_piece_of_python_is_python() -> None:
 
 
 def test_a_wrong_command_line_is_found() -> None:
-    text = "```sh\ndistop tables create t --locaton /x \\\n  --schema 'a: int'\n```\nand `distop lss`.\n"
+    text = "```sh\ndistop table create t --locaton /x \\\n  --schema 'a: int'\n```\nand `distop lss`.\n"
     found = list(commands(text))
-    words = ["tables", "create", "t", "--locaton", "/x", "--schema", "a: int"]
+    words = ["table", "create", "t", "--locaton", "/x", "--schema", "a: int"]
     assert found == [(words, True), (["lss"], False)]
     for words, _ in found:
         with pytest.raises(typer.TyperException):

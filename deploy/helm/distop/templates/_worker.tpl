@@ -25,7 +25,7 @@ spec:
         {{- include "distop.etcdEnv" . | nindent 8 }}
       # Tasks begin once it has its lease.
       startupProbe:
-        exec: { command: [distop, probe, sidecar] }
+        exec: { command: [distop, cluster, probe, sidecar] }
         periodSeconds: 2
         timeoutSeconds: 10
         failureThreshold: 60

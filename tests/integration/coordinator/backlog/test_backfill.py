@@ -68,7 +68,20 @@ async def test_a_killed_backfill_is_passed_by_nothing_and_goes_on(
     etcd_config: EtcdConfig, client: LossyClient
 ) -> None:
     """The command is killed in the middle, while its table is fed; the same command ends it."""
-    words = ["backfill", "t", "--from", "001", "--to", "100", "--every", "1", "--type", "letters", "--hold"]
+    words = [
+        "batch",
+        "backfill",
+        "t",
+        "--from",
+        "001",
+        "--to",
+        "100",
+        "--every",
+        "1",
+        "--type",
+        "letters",
+        "--hold",
+    ]
     async with (
         running(config_of(etcd_config)) as coordinator,
         AsyncClient(coordinator.address, timeout_s=60) as sdk,
@@ -125,7 +138,7 @@ async def test_a_backfill_says_which_batch_waits_for_approval(etcd_config: EtcdC
     async with running(config_of(etcd_config)) as coordinator, AsyncClient(coordinator.address) as sdk:
         await sdk.create_table("t", nowhere())
         await sdk.table("t").set_ordering(validation=True)
-        words = ["backfill", "t", "--from", FEBRUARY[0], "--to", FEBRUARY[-1], "--type", "letters"]
+        words = ["batch", "backfill", "t", "--from", FEBRUARY[0], "--to", FEBRUARY[-1], "--type", "letters"]
         words += ["--arg", "letters={{ batch }} ", "--wait", "--address", coordinator.address]
         command = asyncio.create_task(asyncio.to_thread(CliRunner().invoke, app, words))
         for batch in FEBRUARY:
@@ -137,7 +150,7 @@ async def test_a_backfill_says_which_batch_waits_for_approval(etcd_config: EtcdC
             if batch != FEBRUARY[-1]:
                 await sdk.table("t").approve_batch(batch)
         done = await command
-        assert f"batch {batch} waits for approval; distop backlog approve t {batch}" in done.output
+        assert f"batch {batch} waits for approval; distop batch approve t {batch}" in done.output
         assert done.exit_code == 0
 
 

@@ -36,20 +36,20 @@ class Terminal:
         return json.loads(lines) if lines else None
 
     async def add(self, table: str, batch: str, *more: str, code: int = 0) -> Any:
-        words = ("backlog", "add", table, batch, "--type", "letters", "--arg", f"letters={batch[-1]}")
+        words = ("batch", "add", table, batch, "--type", "letters", "--arg", f"letters={batch[-1]}")
         return await self.run(*words, *more, code=code)
 
     async def why(self, table: str, text: str) -> None:
         """Wait until the line says so."""
-        why = partial(self.run, "why", table)
+        why = partial(self.run, "table", "why", table)
         await eventually(why, every_s=0.05, holds=lambda told: text in told["sentence"])
 
     async def reads(self, table: str, letters: str) -> None:
-        marks = partial(self.run, "watermarks", table)
+        marks = partial(self.run, "watermark", "list", table)
         await eventually(marks, every_s=0.05, holds=lambda told: f'"{letters}"' in json.dumps(told))
 
     async def waiting(self, table: str) -> list[str]:
-        return [batch["name"] for batch in await self.run("backlog", "ls", table)]
+        return [batch["name"] for batch in await self.run("batch", "list", table)]
 
 
 @pytest_asyncio.fixture
@@ -60,7 +60,7 @@ async def terminal(
     async with running(config_of(etcd_config)) as coordinator:
         typed = Terminal(coordinator.address)
         for table in ("t", "u"):
-            await typed.run("tables", "create", table, "--location", str(folder / table))
+            await typed.run("table", "create", table, "--location", str(folder / table))
         yield typed
 
 
@@ -71,7 +71,7 @@ async def test_publishing_order_gate_and_together(terminal: Terminal, client: Et
     for batch in ("2c", "10a", "1b"):
         assert (await terminal.add("t", batch))["became"] == "queued"
     assert (await terminal.add("t", "2c"))["became"] == "already queued"
-    error = await terminal.run("backlog", "add", "t", "2c", "--type", "noop", code=4)
+    error = await terminal.run("batch", "add", "t", "2c", "--type", "noop", code=4)
     assert error["error"]["code"] == "BATCH_DIFFERS"
     assert await terminal.waiting("t") == ["10a", "1b", "2c"]
     await terminal.why("t", "distop backlog open t")
@@ -79,10 +79,10 @@ async def test_publishing_order_gate_and_together(terminal: Terminal, client: Et
     await terminal.reads("u", "z")
     await terminal.run("backlog", "open", "t", "--reason", "history is complete")
     await terminal.reads("t", "abc")
-    (line,) = await terminal.run("ls", "t")
+    (line,) = await terminal.run("operation", "list", "t")
     told = line["facts"]["series"]
     assert (line["name"], told["name"], told["operations"]) == ("t/letters/2", "batches", 2)
-    assert (await terminal.run("show", "t/letters/1"))["state"] == "succeeded"
+    assert (await terminal.run("operation", "show", "t/letters/1"))["state"] == "succeeded"
     # A duplicate of what is done with changes nothing, and is in nobody's way.
     again = await terminal.add("t", "10a")
     assert (again["became"], again["operation"]) == ("already applied", "t/letters/1")
@@ -109,10 +109,10 @@ async def test_late_batches_and_the_three_policies(terminal: Terminal) -> None:
     assert (await terminal.add("t", "k"))["late"]
     await terminal.add("t", "z")
     await terminal.why("t", "batch k blocks the table: BATCH_LATE")
-    await terminal.run("backlog", "retry", "t", "k")
+    await terminal.run("batch", "retry", "t", "k")
     await terminal.reads("t", "mkz")
     await terminal.add("t", "b")
-    await terminal.run("backlog", "skip", "t", "b")
+    await terminal.run("batch", "skip", "t", "b")
     await terminal.run("backlog", "set", "t", "--late", "apply")
     await terminal.add("t", "c")
     await terminal.reads("t", "mkzc")
@@ -128,19 +128,19 @@ async def test_approval_pause_and_who_did_it(terminal: Terminal) -> None:
         await terminal.add("t", batch)
     await terminal.why("t", "batch a waits for approval before b can come")
     await terminal.reads("t", "a")
-    error = await terminal.run("backlog", "approve", "t", "b", code=5)
+    error = await terminal.run("batch", "approve", "t", "b", code=5)
     assert "'a'" in error["error"]["message"]
-    await terminal.run("backlog", "approve", "t", "a")
+    await terminal.run("batch", "approve", "t", "a")
     await terminal.why("t", "batch b waits for approval before c can come")
-    await terminal.run("pause", "t", "--reason", "lunch")
-    await terminal.run("backlog", "approve", "t")
-    await terminal.why("t", "(lunch): nothing starts; distop resume t")
-    await terminal.run("resume", "t")
+    await terminal.run("table", "pause", "t", "--reason", "lunch")
+    await terminal.run("batch", "approve", "t")
+    await terminal.why("t", "(lunch): nothing starts; distop table resume t")
+    await terminal.run("table", "resume", "t")
     await terminal.reads("t", "abc")
-    trail = [entry["action"] for entry in await terminal.run("audit", "t")]
+    trail = [entry["action"] for entry in await terminal.run("audit", "list", "t")]
     assert trail.index("resume") < trail.index("pause")
     assert trail.count("backlog-approve") == 2
-    ended = await terminal.run("backlog", "ls", "t", "--applied")
+    ended = await terminal.run("batch", "list", "t", "--applied")
     approved = {one["name"]: one["decided_by"] for one in ended}
     assert approved["a"] == approved["b"] != ""
     assert approved["c"] == ""
@@ -153,21 +153,21 @@ async def test_failed_batches_block_and_are_decided_on(terminal: Terminal, etcd_
     await terminal.why("t", "batch a! blocks the table: INVALID_ARGUMENT: no letter: !")
     shown = await terminal.run("backlog", "show", "t")
     assert shown["blocked"]["batch"] == "a!"
-    await terminal.run("backlog", "retry", "t", "a!")
+    await terminal.run("batch", "retry", "t", "a!")
     await terminal.why("t", "batch a! blocks the table")
-    await terminal.run("backlog", "skip", "t", "a!", "--reason", "nobody needs it")
+    await terminal.run("batch", "skip", "t", "a!", "--reason", "nobody needs it")
     await terminal.reads("t", "b")
-    line = await terminal.run("backlog", "show", "t", "a!")
+    line = await terminal.run("batch", "show", "t", "a!")
     assert (line["state"], line["attempts"], line["decided_by"] != "") == ("skipped", 2, True)
-    await terminal.run("backlog", "show", "t", "c", code=3)
+    await terminal.run("batch", "show", "t", "c", code=3)
     await terminal.run("backlog", "set", "u", "--max-attempts", "4")
-    await terminal.run("backlog", "add", "u", "x", "--type", "clumsy")
+    await terminal.run("batch", "add", "u", "x", "--type", "clumsy")
     await terminal.why("u", "batch x is retried after ")
     async with running(config_of(etcd_config)) as other:
-        await terminal.run("drain", terminal.address)
+        await terminal.run("cluster", "drain", terminal.address)
         second = Terminal(other.address)
         await second.why("u", "batch x blocks the table: CRASHED: ZeroDivisionError")
-        [batch] = await second.run("backlog", "ls", "u")
+        [batch] = await second.run("batch", "list", "u")
         assert batch["attempts"] == 4
 
 
@@ -177,21 +177,21 @@ async def test_a_list_that_is_cut_short_says_so(terminal: Terminal) -> None:
     for batch in "abc":
         await terminal.add("t", batch)
     runner = CliRunner(env={"DISTOP_ADDRESS": terminal.address})
-    words = ["backlog", "ls", "t", "--limit", "2", "-o", "json"]
+    words = ["batch", "list", "t", "--limit", "2", "-o", "json"]
     done = await asyncio.to_thread(runner.invoke, app, words, prog_name="distop")
     assert [batch["name"] for batch in json.loads(done.stdout)] == ["a", "b"]
     assert json.loads(done.stderr)["more"] is True
     done = await asyncio.to_thread(runner.invoke, app, [*words, "--limit", "3"], prog_name="distop")
     assert (len(json.loads(done.stdout)), done.stderr) == (3, "")
-    await terminal.run("backlog", "rm", "t", "b", "--reason", "a mistake")
+    await terminal.run("batch", "remove", "t", "b", "--reason", "a mistake")
     assert await terminal.waiting("t") == ["a", "c"]
     await terminal.run("backlog", "open", "t")
     await terminal.reads("t", "ac")
-    applied = await terminal.run("backlog", "ls", "t", "--applied")
+    applied = await terminal.run("batch", "list", "t", "--applied")
     assert [(batch["name"], batch["state"]) for batch in applied] == [("a", "applied"), ("c", "applied")]
-    await terminal.run("backlog", "add", "t", "0", "--type", "letters", "--arg", "letters=!", "--unordered")
-    await terminal.why("t", "distop backlog retry|skip t 0")
-    [failed] = await terminal.run("backlog", "ls", "t", "--unordered")
+    await terminal.run("batch", "add", "t", "0", "--type", "letters", "--arg", "letters=!", "--unordered")
+    await terminal.why("t", "distop batch retry|skip t 0")
+    [failed] = await terminal.run("batch", "list", "t", "--unordered")
     assert (failed["state"], failed["error"]["code"]) == ("failed", "INVALID_ARGUMENT")
 
 

@@ -94,7 +94,7 @@ async def test_a_batch_is_looked_at_before_anybody_sees_it(service: Whole) -> No
     assert await service.ingested() == ["0"]
     assert await applied(service) == {}
     sentence = (await service.client.table("t").why()).sentence
-    assert f"distop backlog approve t 1 --branch {one.branch}" in sentence
+    assert f"distop batch approve t 1 --branch {one.branch}" in sentence
     (waits,) = [found for found in await service.findings() if found.code == "BACKLOG_WAITS"]
     assert one.branch in waits.sentence
     for batch, branch in (("2", ""), ("1", "batch-1-1")):

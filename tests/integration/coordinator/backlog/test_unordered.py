@@ -82,7 +82,7 @@ async def test_one_that_is_applied_keeps_no_other_and_its_content(yard: Yard, cl
     assert await yard.put("a", "per_object", partitions=1) == "already queued"
     with pytest.raises(BatchDiffers, match="being applied"):
         await yard.put("a", "per_object", partitions=2)
-    with pytest.raises(PreconditionFailed, match="distop cancel t/per_object/"):
+    with pytest.raises(PreconditionFailed, match="distop operation cancel t/per_object/"):
         await yard.sdk.table("t").remove_batch("a")
     for name in "ab":
         assert await mark(client, OperationId.parse(await yard.operation(name)), "0")
@@ -124,7 +124,7 @@ async def test_one_that_fails_for_good_is_told_and_decided_about(yard: Yard) -> 
     assert await yard.done() == {"z": "applied"}
     said = (await yard.sdk.table("t").why()).sentence
     assert "batch a has failed, and 2 other batches: INVALID_ARGUMENT: no letter: !" in said
-    assert "distop backlog retry|skip t a" in said
+    assert "distop batch retry|skip t a" in said
     found = [one for one in (await yard.sdk.diagnose("t")).findings if one.code == "BATCH_FAILED"]
     assert [one.sentence.split()[1] for one in found] == ["'a'", "'b'", "'c'"]
     assert await yard.put("a", "letters", letters="!") == "failed before"

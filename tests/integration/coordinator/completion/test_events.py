@@ -66,7 +66,7 @@ async def test_events_outlive_runners_leaders_and_the_operation(
         ended = await second.ended(operation)
         assert not ended.events
         events, successor = await told(coordinator.address, operation), coordinator.member
-        words = ["show", str(operation), "--events", "--address", coordinator.address]
+        words = ["operation", "show", str(operation), "--events", "--address", coordinator.address]
         shown = await asyncio.to_thread(CliRunner().invoke, app, words, prog_name="distop")
         line = await client.get(client.keyspace.table("t").history(operation))
     assert {*before} <= {*events}

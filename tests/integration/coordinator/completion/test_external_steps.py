@@ -238,7 +238,7 @@ async def test_once_steps_may_have_been_executed_it_is_too_late_to_cancel(
     with pytest.raises(DistopError) as refused:
         await service.cancel(operation)
     assert refused.value.code == "TOO_LATE_TO_CANCEL"
-    assert f"distop resolve {operation} abort" in refused.value.hint
+    assert f"distop operation resolve {operation} abort" in refused.value.hint
     assert not (await service.get(operation)).cancel_requested
     await service.resolve(operation, "abort")
     assert (await service.ended(operation)).state == pb.FAILED

@@ -122,7 +122,7 @@ async def test_after_some_attempts_it_is_parked_and_says_why(
     reason = why(running=[seen], leader="m", members=[], last=None, now=0.0)
     assert reason.mood is Mood.STUCK
     assert "parked after 2 failed attempts since 0 ms: CRASHED: RuntimeError: not yet" in reason.sentence
-    assert "distop resolve t/hooked/1 retry|abort" in reason.sentence, "it cannot be skipped"
+    assert "distop operation resolve t/hooked/1 retry|abort" in reason.sentence, "it cannot be skipped"
     kv = await client.get(client.keyspace.operation(operation).completion)
     assert decode(kv.value, CompletionRecord).parked
     # Another operation of the table is refused as long as this one stands (C9); other tables go on.
@@ -245,21 +245,21 @@ async def test_who_waits_for_an_operation_hears_that_it_is_parked(
         argument = {"log": str(tmp_path / "log"), "raises": 2 * ATTEMPTS}
         started = await sdk.start("t", "hooked", argument)
         waiting = asyncio.create_task(started.wait(timeout_s=60.0))
-        watching = asyncio.create_task(distop("watch", started.name))
+        watching = asyncio.create_task(distop("operation", "watch", started.name))
         assert await mark(client, OperationId.parse(started.name), "0")
         with pytest.raises(OperationParked, match="after 2 failed attempts: CRASHED: RuntimeError: not yet"):
             await waiting
         assert (await watching).exit_code == 23
-        again = await distop("watch", started.name)
+        again = await distop("operation", "watch", started.name)
         assert again.exit_code == 23
         assert json.loads(again.stderr)["error"]["code"] == "OPERATION_PARKED"
         assert json.loads(again.stdout)["operation"]["completion"]["parked"] is True
-        shown = json.loads((await distop("logs", started.name)).stdout)
+        shown = json.loads((await distop("operation", "logs", started.name)).stdout)
         assert (shown[0]["partition"], shown[0]["error"]) == ("", "RuntimeError: not yet")
         assert "before_publish" in shown[0]["trace"]
         # It fails as often once more, and is parked again.
-        assert (await distop("resolve", started.name, "retry", "--wait")).exit_code == 23
-        assert (await distop("resolve", started.name, "retry", "--wait")).exit_code == 0
+        assert (await distop("operation", "resolve", started.name, "retry", "--wait")).exit_code == 23
+        assert (await distop("operation", "resolve", started.name, "retry", "--wait")).exit_code == 0
 
 
 @pytest.mark.parametrize("times", [1, 2])

@@ -212,7 +212,7 @@ async def test_a_paused_table_starts_none_and_holds_what_runs(client: LossyClien
         with pytest.raises(TablePaused) as refused:
             await service.start("t")
         assert "by jane: new disks" in refused.value.message
-        assert "distop resume t" in refused.value.hint
+        assert "distop table resume t" in refused.value.hint
         assert await service.start("t", request_id="r1") == done
         assert not (await free_table(service)).HasField("pause")
         assert not (await free_table(service)).HasField("pause")

@@ -331,7 +331,7 @@ async def test_of_what_is_parked_only_decisions_that_count_are_offered(
     record = CompletionRecord(attempts=5, error="no room", parked=True, skippable=skippable)
     await practice.put(practice.keys(led).completion, record)
     [told] = [one.finding for one in await practice.examine() if one.finding.code == "PARKED"]
-    assert told.remedy.endswith(f"distop resolve {led} {offered}")
+    assert told.remedy.endswith(f"distop operation resolve {led} {offered}")
 
 
 async def test_a_leader_without_a_lease_makes_room_for_others(practice: Practice, led: OperationId) -> None:
@@ -547,7 +547,7 @@ async def test_rounded_partition_values_are_told_by_a_deep_look(
     [told] = await files.examine(deep=True)
     assert told.finding.code == "PARTITION_VALUES_ROUNDED"
     assert min(ingested.published_files()).name in told.finding.sentence
-    assert "distop compact" in told.finding.remedy
+    assert "distop table compact" in told.finding.remedy
 
 
 async def test_watermarks_that_lag_behind_the_rows_are_told(files: Practice) -> None:
@@ -761,9 +761,9 @@ async def test_a_busy_system_that_is_well_gives_no_finding(
 
 
 async def command(address: str, *words: str) -> tuple[int, str]:
-    """Exit code and output of ``distop doctor``."""
+    """Exit code and output of ``distop cluster doctor``."""
     typed = CliRunner(env={"DISTOP_ADDRESS": address, "COLUMNS": "200"})
-    result = await asyncio.to_thread(typed.invoke, app, ["doctor", *words], prog_name="distop")
+    result = await asyncio.to_thread(typed.invoke, app, ["cluster", "doctor", *words], prog_name="distop")
     return result.exit_code, result.stdout
 
 

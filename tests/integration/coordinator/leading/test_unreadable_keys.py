@@ -130,13 +130,13 @@ async def test_each_is_named_and_removed_by_name(service: Whole, client: LossyCl
     }
     assert {name: len(some) for name, some in told.items()} == dict.fromkeys(told, 1)
     for key, name in names.items():
-        status, shown = await service.distop("doctor", "--remove-key", name)
+        status, shown = await service.distop("cluster", "doctor", "--remove-key", name)
         if key in kept:
             assert shown["error"]["code"] == "PRECONDITION_FAILED"
             continue
         assert (status, [one["fixed"] for one in shown["findings"]]) == (22, [False])
         assert (await client.get(key)).value == planted[key]
-        status, shown = await service.distop("doctor", "--remove-key", name, "--fix")
+        status, shown = await service.distop("cluster", "doctor", "--remove-key", name, "--fix")
         assert (status, [one["fixed"] for one in shown["findings"]]) == (0, [True])
         assert not (await client.get(key)).exists
         assert not (await service.client.remove_key(name, fix=True)).findings

@@ -144,10 +144,14 @@ async def test_only_root_of_an_etcd_with_users_gets_a_snapshot(tmp_path: Path, p
 async def test_the_command_says_when_and_what(client: EtcdClient, tmp_path: Path) -> None:
     """Times are UTC, and text."""
     file, config = str(tmp_path / "b.db"), client.config
-    said = await asyncio.to_thread(distop, config.endpoints[0], config.prefix, "backup", file)
-    again = await asyncio.to_thread(distop, config.endpoints[0], config.prefix, "backup", "--check", file)
+    said = await asyncio.to_thread(distop, config.endpoints[0], config.prefix, "cluster", "backup", file)
+    again = await asyncio.to_thread(
+        distop, config.endpoints[0], config.prefix, "cluster", "backup", "--check", file
+    )
     assert said == again
     told = json.loads(said)
     assert datetime.fromisoformat(told["at"]).utcoffset() == timedelta(0)
     assert told["prefix"] == config.prefix
-    await asyncio.to_thread(distop, config.endpoints[0], config.prefix, "backup", file, succeeds=False)
+    await asyncio.to_thread(
+        distop, config.endpoints[0], config.prefix, "cluster", "backup", file, succeeds=False
+    )

@@ -69,9 +69,9 @@ async def mended(store: EtcdClient, *, fix: bool = True, **what: object) -> list
 
 
 async def repairs(store: EtcdClient) -> dict[str, bool]:
-    """What ``distop doctor`` finds, and whether it can repair that."""
+    """What ``distop cluster doctor`` finds, and whether it can repair that."""
     runner = CliRunner(env={"DISTOP_ETCD": store.config.endpoints[0], "DISTOP_PREFIX": store.config.prefix})
-    words = ["doctor", "--after-restore", "--anyway", "-o", "json"]
+    words = ["cluster", "doctor", "--after-restore", "--anyway", "-o", "json"]
     result = await asyncio.to_thread(runner.invoke, app, words, prog_name="distop")
     return {one["code"]: one["fixable"] for one in json.loads(result.stdout)["findings"]}
 

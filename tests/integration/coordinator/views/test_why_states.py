@@ -162,7 +162,7 @@ async def side_by_side(world: World, table: str) -> None:
 @state(
     "paused",
     rf"noop/1 is paused by \S+ since {SHORTLY} \(lunch\): 0 of 2 jobs done; "
-    "distop resume paused_operation/noop/1",
+    "distop operation resume paused_operation/noop/1",
 )
 async def paused_operation(world: World, table: str) -> None:
     await world.sdk.operation(str(await world.start(table))).pause("lunch")
@@ -171,14 +171,14 @@ async def paused_operation(world: World, table: str) -> None:
 @state(
     "paused",
     rf"paused by \S+ since {SHORTLY} \(lunch\): nothing starts, 1 operation held; "
-    "distop resume paused_table",
+    "distop table resume paused_table",
 )
 async def paused_table(world: World, table: str) -> None:
     await world.start(table)
     await world.sdk.table(table).pause("lunch")
 
 
-@state("paused", rf"paused by \S+ since {SHORTLY}: nothing starts; distop resume paused_backlog")
+@state("paused", rf"paused by \S+ since {SHORTLY}: nothing starts; distop table resume paused_backlog")
 async def paused_backlog(world: World, table: str) -> None:
     await world.sdk.table(table).pause()
     await world.queue(table)
@@ -233,7 +233,7 @@ async def completion_fails(world: World, table: str) -> None:
 @state(
     "stuck",
     rf"hooked/1 is parked after 1 failed attempt since {SHORTLY}: .*not yet; remove the cause and decide: "
-    r"distop resolve parked/hooked/1 retry\|abort",
+    r"distop operation resolve parked/hooked/1 retry\|abort",
 )
 async def parked(world: World, table: str) -> None:
     await world.start(table, "hooked", 0, argument={"raises": 100}, retry_for_s=0)
@@ -256,14 +256,14 @@ async def gate_closed(world: World, table: str) -> None:
     await world.queue(table)
 
 
-@state("stuck", "batch a waits for approval before b can come; distop backlog approve awaiting_approval a")
+@state("stuck", "batch a waits for approval before b can come; distop batch approve awaiting_approval a")
 async def awaiting_approval(world: World, table: str) -> None:
     await world.sdk.table(table).set_ordering(validation=True)
     await world.queue(table, "a")
     await world.queue(table, "b")
 
 
-@state("stuck", "batch a waits for approval; distop backlog approve awaiting_approval_of_the_last a")
+@state("stuck", "batch a waits for approval; distop batch approve awaiting_approval_of_the_last a")
 async def awaiting_approval_of_the_last(world: World, table: str) -> None:
     await world.sdk.table(table).set_ordering(validation=True)
     await world.queue(table, "a")
@@ -272,7 +272,7 @@ async def awaiting_approval_of_the_last(world: World, table: str) -> None:
 @state(
     "stuck",
     "batch a blocks the table: INVALID_ARGUMENT: partitions must lie .*; "
-    r"distop backlog retry\|skip blocked_by_a_failure a",
+    r"distop batch retry\|skip blocked_by_a_failure a",
 )
 async def blocked_by_a_failure(world: World, table: str) -> None:
     await world.queue(table, partitions=-1)
@@ -281,7 +281,7 @@ async def blocked_by_a_failure(world: World, table: str) -> None:
 @state(
     "stuck",
     "batch a blocks the table: BATCH_LATE: it sorts before 'b', which was already applied or skipped; "
-    r"distop backlog retry\|skip blocked_by_a_late_one a",
+    r"distop batch retry\|skip blocked_by_a_late_one a",
 )
 async def blocked_by_a_late_one(world: World, table: str) -> None:
     await world.queue(table, "b")
@@ -292,7 +292,7 @@ async def blocked_by_a_late_one(world: World, table: str) -> None:
 @state(
     "stuck",
     "batch a blocks the table: UNKNOWN_OPERATION_TYPE: .*strange.*; "
-    r"distop backlog retry\|skip blocked_by_an_unknown_type a",
+    r"distop batch retry\|skip blocked_by_an_unknown_type a",
 )
 async def blocked_by_an_unknown_type(world: World, table: str) -> None:
     keys = world.store.keyspace.table(table)
@@ -301,7 +301,7 @@ async def blocked_by_an_unknown_type(world: World, table: str) -> None:
 
 @state(
     "stuck",
-    r"batch a blocks the table: .*; distop backlog retry\|skip blocked_while_another_runs a; "
+    r"batch a blocks the table: .*; distop batch retry\|skip blocked_while_another_runs a; "
     "1 operation running",
 )
 async def blocked_while_another_runs(world: World, table: str) -> None:
@@ -373,7 +373,7 @@ async def schedule_started(world: World, table: str) -> None:
 @state(
     "idle",
     rf"idle: .*; schedule nightly is paused by \S+ since {SHORTLY} \(lunch\); "
-    "distop schedules resume schedule_held nightly",
+    "distop schedule resume schedule_held nightly",
 )
 async def schedule_held(world: World, table: str) -> None:
     await world.sdk.table(table).add_schedule("nightly", "noop", cron=YEARLY)
@@ -383,7 +383,7 @@ async def schedule_held(world: World, table: str) -> None:
 @state(
     "failed",
     rf"idle: .*; schedule a was skipped {SHORTLY} ago: INVALID_ARGUMENT: partitions must .*; "
-    "1 other schedule: distop schedules ls schedule_refused",
+    "1 other schedule: distop schedule list schedule_refused",
 )
 async def schedule_refused(world: World, table: str) -> None:
     await schedule_held(world, table)
@@ -403,7 +403,7 @@ async def schedule_in_the_way(world: World, table: str) -> None:
 @state(
     "failed",
     f"idle for {SHORTLY}: noop/2 succeeded; schedule nightly: its last operation failed; "
-    "distop show schedule_failed/noop/1",
+    "distop operation show schedule_failed/noop/1",
 )
 async def schedule_failed(world: World, table: str) -> None:
     await scheduled(world, table, partitions=1)
@@ -417,7 +417,7 @@ async def schedule_failed(world: World, table: str) -> None:
 @state(
     "idle",
     f"idle for {SHORTLY}: noop/1 succeeded; schedule nightly: its last operation changed nothing, since it "
-    "passed over files; distop show schedule_changes_nothing/noop/1",
+    "passed over files; distop operation show schedule_changes_nothing/noop/1",
 )
 async def schedule_changes_nothing(world: World, table: str) -> None:
     await scheduled(world, table, partitions=0)
@@ -511,7 +511,7 @@ async def test_one_line_says_why_in_every_state(
         with pytest.raises(NotFound):
             await sdk.table("dropped").why()
     # And when nobody answers at all.
-    words = ["--address", coordinator.address, "--timeout", "1", "why", "idle"]
+    words = ["--address", coordinator.address, "--timeout", "1", "table", "why", "idle"]
     done = await asyncio.to_thread(CliRunner().invoke, app, words)
     assert done.exit_code != 0
     assert "UNAVAILABLE" in done.output

@@ -36,7 +36,7 @@ async def test_what_is_published_is_shown_over_time_with_what_mends_it(
     published = await asyncio.to_thread(publish)
     name = "days"
     shown = await web.shows(url("/table", name), "22 rows", "22 files", "22 rows", "21 small files")
-    assert "distop compact days" in shown.words
+    assert "distop table compact days" in shown.words
     assert shown.text.count('<path class="line') == 3
     assert "kind" in shown.words
     listed = await web.get(url("/table/snapshots", name))

@@ -50,7 +50,7 @@ async def executor(client: EtcdClient, member: str, *types: str) -> AsyncIterato
 
 async def test_an_empty_installation_says_what_to_do(web):
     words = (await web.shows("/", "1 coordinator")).words
-    assert "No tables. distop tables create NAME --location URL makes one." in words
+    assert "No tables. distop table create NAME --location URL makes one." in words
     assert "0 executors" in words
     assert "Nothing is running" in words
 

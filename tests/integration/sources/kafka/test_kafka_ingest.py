@@ -54,7 +54,7 @@ def standing(ingesting: Ingesting) -> dict[str, str]:
 
 
 def forget_topic_id(ingesting: Ingesting) -> None:
-    """As ``distop watermarks forget`` does: the next topic has the same records, as a mirror has."""
+    """As ``distop watermark forget`` does: the next topic has the same records, as a mirror has."""
     marks = ingesting.watermarks
     for partitions in marks.values():
         del partitions[TOPIC_ID]

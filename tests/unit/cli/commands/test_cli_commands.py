@@ -83,10 +83,10 @@ def test_both_outputs_speak_every_word() -> None:
 
 
 def test_start_prints_the_name_and_how_to_follow(service: FakeService) -> None:
-    result = run("start", "flights", "noop", "--arg", "partitions=3")
+    result = run("operation", "start", "flights", "noop", "--arg", "partitions=3")
     assert result.exit_code == 0
     assert result.stdout == "flights/noop/1\n"
-    assert "distop watch flights/noop/1" in result.stderr
+    assert "distop operation watch flights/noop/1" in result.stderr
 
 
 def test_start_passes_everything_on(service: FakeService) -> None:
@@ -94,7 +94,7 @@ def test_start_passes_everything_on(service: FakeService) -> None:
     words += ["--deadline", "10m", "--attempts", "5", "--request-id", "mine", "-o", "json"]
     words += ["--backoff", "1500ms", "--attempt-timeout", "1h", "--retry-for", "4h"]
     words += ["--max-failed", "any", "--then", "audit", "--then-arg", "deep=true", "--then-object", "o"]
-    started = document(run("start", "flights", "noop", *words))
+    started = document(run("operation", "start", "flights", "noop", *words))
     assert (started["name"], started["request_id"], started["state"]) == ("flights/noop/1", "mine", "running")
     request = service.calls["start"][0]
     assert json.loads(request.argument_json) == {"partitions": 3, "p": ["a", "b"]}
@@ -110,16 +110,16 @@ def test_start_passes_everything_on(service: FakeService) -> None:
 
 def test_start_takes_its_argument_from_standard_input(service: FakeService) -> None:
     given = json.dumps({"partitions": 3, "note": "x"})
-    run("start", "flights", "noop", "--json", "-", "--arg", "note=y", stdin=given)
+    run("operation", "start", "flights", "noop", "--json", "-", "--arg", "note=y", stdin=given)
     assert json.loads(service.calls["start"][0].argument_json) == {"partitions": 3, "note": "y"}
 
 
 def test_start_and_wait(service: FakeService) -> None:
-    result = run("start", "flights", "noop", "--arg", "partitions=3", "--wait")
+    result = run("operation", "start", "flights", "noop", "--arg", "partitions=3", "--wait")
     assert result.exit_code == 0
     assert "succeeded" in result.stdout
     assert "running" in result.stderr
-    ended = in_json("start", "flights", "noop", "--wait")
+    ended = in_json("operation", "start", "flights", "noop", "--wait")
     jobs = {"total": 1, "succeeded": 1, "failed": 0, "counting": False}
     assert (ended["state"], ended["jobs"]) == ("succeeded", jobs)
 
@@ -134,14 +134,14 @@ def test_a_wait_for_what_nobody_takes_says_why(service: FakeService, monkeypatch
     ends.state = pb.SUCCEEDED
     world.once_explained = [(waits.name, pb.OperationUpdate(operation=ends, revision=101))]
     world.explanation = pb.Explanation(table="flights", mood="stuck", sentence="no executor serves type noop")
-    result = run("watch", waits.name)
+    result = run("operation", "watch", waits.name)
     assert result.exit_code == 0
     assert result.stderr.count("flights: no executor serves type noop") == 1
     assert "succeeded" in result.stdout
 
 
 def test_a_failed_operation_ends_with_20(service: FakeService) -> None:
-    words = ["start", "flights", "noop", "--json", '{"partitions": 1, "fail": ["0"]}', "--wait"]
+    words = ["operation", "start", "flights", "noop", "--json", '{"partitions": 1, "fail": ["0"]}', "--wait"]
     result = run(*words)
     assert result.exit_code == 20
     assert "error: OPERATION_FAILED: flights/noop/1 failed: job 0 was asked to fail" in result.stderr
@@ -153,7 +153,7 @@ def test_a_failed_operation_ends_with_20(service: FakeService) -> None:
 
 def test_paths_become_absolute(service: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    run("ingest", "flights", "a/b", "/c", "s3://d/e", "--format", "csv", "--arg", "header=false")
+    run("table", "ingest", "flights", "a/b", "/c", "s3://d/e", "--format", "csv", "--arg", "header=false")
     request = service.calls["start"][0]
     assert request.type == "ingest"
     argument = json.loads(request.argument_json)
@@ -166,19 +166,29 @@ MORE = ["--no-multiline", "--branch", "staging"]
 
 def test_options_of_ingest_are_parts_of_its_argument(service: FakeService) -> None:
     options = ["--new-only", "--null-value", "NA", "--null-value", "-", "--object", "night", "--queue"]
-    run("ingest", "flights", "/a", *options)
+    run("table", "ingest", "flights", "/a", *options)
     (request,) = service.calls["start"]
     argument = json.loads(request.argument_json)
     assert argument == {"paths": ["/a"], "new_only": True, "null_values": ["", "NA", "-"]}
     assert request.object == "night"
-    run("ingest", "flights", "/b", "--reingest", "--partition-columns-from-path")
+    run("table", "ingest", "flights", "/b", "--reingest", "--partition-columns-from-path")
     argument = json.loads(service.calls["start"][-1].argument_json)
     assert argument == {"paths": ["/b"], "reingest": True, "partition_columns_from_path": True}
-    run("ingest", "flights", "/c", "--schema", "id: long, fare: decimal(9,2)", "--schema", "at: date", *MORE)
+    run(
+        "table",
+        "ingest",
+        "flights",
+        "/c",
+        "--schema",
+        "id: long, fare: decimal(9,2)",
+        "--schema",
+        "at: date",
+        *MORE,
+    )
     argument = json.loads(service.calls["start"][-1].argument_json)
     schema = {"id": "long", "fare": "decimal(9,2)", "at": "date"}
     assert argument == {"paths": ["/c"], "schema": schema, "multiline": False, "branch": "staging"}
-    assert "'id' is not a column" in run("ingest", "flights", "/c", "--schema", "id").stderr
+    assert "'id' is not a column" in run("table", "ingest", "flights", "/c", "--schema", "id").stderr
 
 
 def test_a_dry_run_of_ingest_shows_and_starts_nothing(service: FakeService) -> None:
@@ -191,7 +201,7 @@ def test_a_dry_run_of_ingest_shows_and_starts_nothing(service: FakeService) -> N
         "warnings": ["is the delimiter right?"],
     }
     service.world.preview = json.dumps(preview)
-    words = ("ingest", "flights", "/a", "--dry-run")
+    words = ("table", "ingest", "flights", "/a", "--dry-run")
     assert in_json(*words) == preview
     shown = run(*words).stdout
     for text in ("COLUMN", "long", "7", "NULL", "warning: is the delimiter right?", "bad row: line 3"):
@@ -202,45 +212,45 @@ def test_a_dry_run_of_ingest_shows_and_starts_nothing(service: FakeService) -> N
 
 def test_ls(service: FakeService) -> None:
     for _ in range(3):
-        run("start", "flights", "noop")
-    assert [op["name"] for op in in_json("ls")] == [f"flights/noop/{n}" for n in (1, 2, 3)]
-    assert len(json.loads(run("ls", "flights", "-n", "2", "-o", "json").stdout)) == 2
-    assert in_json("ls", "--state", "failed", "--state", "cancelled") == []
+        run("operation", "start", "flights", "noop")
+    assert [op["name"] for op in in_json("operation", "list")] == [f"flights/noop/{n}" for n in (1, 2, 3)]
+    assert len(json.loads(run("operation", "list", "flights", "-n", "2", "-o", "json").stdout)) == 2
+    assert in_json("operation", "list", "--state", "failed", "--state", "cancelled") == []
     assert list(service.calls["list"][-1].states) == [pb.FAILED, pb.CANCELLED]
-    shown = run("ls", "-n", "2")
+    shown = run("operation", "list", "-n", "2")
     head = shown.stdout.splitlines()[0]
     assert head.split() == ["OPERATION", "STATE", "JOBS", "ROWS", "STARTED", "DURATION", "BY", "ERROR"]
     assert "flights/noop/2" in shown.stdout
     assert "flights/noop/3" not in shown.stdout
     assert "more items exist" in shown.stderr
-    assert "no operations" in run("ls", "other").stderr
+    assert "no operations" in run("operation", "list", "other").stderr
     assert {call.page_size for call in service.calls["list"]} == {3, 101}
 
 
 def test_show(service: FakeService) -> None:
-    run("start", "flights", "noop")
-    shown = in_json("show", "flights/noop/1")
+    run("operation", "start", "flights", "noop")
+    shown = in_json("operation", "show", "flights/noop/1")
     assert shown["started_at"] == "2023-11-14T22:13:20Z"
     assert shown["finished_at"] is None
-    assert "flights/noop/1" in run("show", "flights/noop/1").stdout
+    assert "flights/noop/1" in run("operation", "show", "flights/noop/1").stdout
 
 
 def test_watch(service: FakeService) -> None:
-    run("start", "flights", "noop", "--arg", "partitions=2")
-    result = run("watch", "flights/noop/1", "-o", "json")
+    run("operation", "start", "flights", "noop", "--arg", "partitions=2")
+    result = run("operation", "watch", "flights/noop/1", "-o", "json")
     updates = [json.loads(line) for line in result.stdout.splitlines()]
     assert [update["operation"]["state"] for update in updates] == ["running", "succeeded"]
     assert [job["partition"] for job in updates[1]["jobs"]] == ["0", "1"]
-    assert "succeeded" in run("watch", "flights/noop/1").stdout
+    assert "succeeded" in run("operation", "watch", "flights/noop/1").stdout
 
 
 def test_cancel(service: FakeService) -> None:
     service.world.add(RUNNING)
-    asked = in_json("cancel", RUNNING.name, "--reason", "why")
+    asked = in_json("operation", "cancel", RUNNING.name, "--reason", "why")
     assert asked["cancel_requested"]
     assert service.calls["cancel"][0].reason == "why"
-    assert run("cancel", RUNNING.name, "--wait").exit_code == 0
-    watched = run("watch", RUNNING.name, "-o", "json")
+    assert run("operation", "cancel", RUNNING.name, "--wait").exit_code == 0
+    watched = run("operation", "watch", RUNNING.name, "-o", "json")
     assert watched.exit_code == 21
     assert json.loads(watched.stderr)["error"]["code"] == "CANCELLED"
 
@@ -248,35 +258,32 @@ def test_cancel(service: FakeService) -> None:
 def test_cancel_of_what_is_over_tells_the_truth(service: FakeService) -> None:
     """O19"""
     service.world.add(pb.Operation(name="flights/noop/9", state=pb.SUCCEEDED))
-    result = run("cancel", "flights/noop/9", "--wait")
+    result = run("operation", "cancel", "flights/noop/9", "--wait")
     assert result.exit_code == Kind.PRECONDITION.exit_code
     assert "was not cancelled: it had already succeeded" in result.stderr
 
 
 def test_pause_and_resume_of_an_operation_and_of_a_table(service: FakeService) -> None:
-    """O21: what has a number at its end is an operation, unless it is said to be a table."""
+    """O21"""
     service.world.add(pb.Operation(name=HELD, table="flights", type="noop", instance=8, state=pb.RUNNING))
-    service.world.tables["a/b/1"] = pb.Table(name="a/b/1")
-    seen = run("pause", HELD, "--reason", "new disks")
+    seen = run("operation", "pause", HELD, "--reason", "new disks")
     assert seen.exit_code == 0, seen.output
     assert "running (paused)" in seen.stdout
     assert ": new disks" in seen.stdout
-    assert "running (paused)" in run("ls").stdout
-    shown = in_json("show", HELD)
+    assert "running (paused)" in run("operation", "list").stdout
+    shown = in_json("operation", "show", HELD)
     assert (shown["pause"]["reason"], shown["pause"]["scope"]) == ("new disks", "operation")
-    assert in_json("resume", HELD)["pause"] is None
-    assert ": later" in run("pause", "flights", "--reason", "later").stdout
-    assert "paused" in run("tables").stdout
-    assert in_json("resume", "flights")["pause"] is None
-    assert run("pause", "a/b/1", "--table").exit_code == 0
-    assert [call.name for call in service.calls["pause_table"]] == ["flights", "a/b/1"]
+    assert in_json("operation", "resume", HELD)["pause"] is None
+    assert ": later" in run("table", "pause", "flights", "--reason", "later").stdout
+    assert "paused" in run("table", "list").stdout
+    assert in_json("table", "resume", "flights")["pause"] is None
 
 
 def test_drain(service: FakeService) -> None:
     """O21"""
-    assert "coordinator (draining)" in run("drain", "c1", "--reason", "new host").stdout
+    assert "coordinator (draining)" in run("cluster", "drain", "c1", "--reason", "new host").stdout
     assert service.calls["drain"][0].reason == "new host"
-    told = in_json("drain", "c1", "--undo")
+    told = in_json("cluster", "drain", "c1", "--undo")
     assert [member["draining"] for member in told] == [False, False]
 
 
@@ -287,10 +294,10 @@ def test_of_what_is_parked_only_decisions_that_count_are_offered(
     """C10, U1: by who shows it, and by who waits for it."""
     completion = pb.Completion(attempts=5, parked=True, skippable=skippable)
     service.world.add(pb.Operation(name=HELD, table="flights", state=pb.COMMITTING, completion=completion))
-    assert f"distop resolve {HELD} {offered})" in run("show", HELD).stdout
-    watched = run("watch", HELD)
+    assert f"distop operation resolve {HELD} {offered})" in run("operation", "show", HELD).stdout
+    watched = run("operation", "watch", HELD)
     assert watched.exit_code == 23
-    assert watched.stderr.endswith(f"distop resolve {HELD} {offered}\n")
+    assert watched.stderr.endswith(f"distop operation resolve {HELD} {offered}\n")
 
 
 def test_show_names_the_partitions_that_failed(service: FakeService) -> None:
@@ -300,11 +307,11 @@ def test_show_names_the_partitions_that_failed(service: FakeService) -> None:
     broken = {f"p{index:02}": "BAD_ROW: line 7" for index in range(30)}
     done.facts_json = json.dumps({"failedPartitions": broken})
     service.world.add(done)
-    shown = run("show", HELD).stdout
+    shown = run("operation", "show", HELD).stdout
     assert "p00: BAD_ROW: line 7" in shown
     assert "and 10 more" in shown
     assert "failedPartitions" not in shown
-    told = in_json("show", HELD)
+    told = in_json("operation", "show", HELD)
     assert len(told["facts"]["failedPartitions"]) == 30
 
 
@@ -315,12 +322,12 @@ def test_show_has_a_line_for_each_broken_rule(service: FakeService) -> None:
     one: Any = {"rule": "check(a > 0)", "rows": 1, "partitions": 1, "most": {"m=1": 1}, "sample": '{"a":-1}'}
     failed.facts_json = json.dumps({"violations": [many, one], "violatedRules": 4})
     service.world.add(failed)
-    shown = run("show", HELD).stdout
+    shown = run("operation", "show", HELD).stdout
     assert "not_null(id): 1,200 rows (m=1: 700, m=2: 200, ...)" in shown
     assert 'check(a > 0): 1 row (m=1: 1), such as {"a":-1}' in shown
     assert "and 2 more rules" in shown
     assert "violations" not in shown
-    told = in_json("show", HELD)
+    told = in_json("operation", "show", HELD)
     assert [rule["rows"] for rule in told["facts"]["violations"]] == [1200, 1]
 
 
@@ -340,32 +347,32 @@ def test_facts_of_any_shape_are_shown(service: FakeService, odd: Any) -> None:
     done = pb.Operation(name=HELD, table="flights", type="mine", state=pb.SUCCEEDED)
     done.facts_json = json.dumps(dict.fromkeys(names, odd))
     service.world.add(done)
-    shown = run("show", HELD)
+    shown = run("operation", "show", HELD)
     assert shown.exit_code == 0
     for name in names:
         assert name in shown.stdout or (name == "failedPartitions" and isinstance(odd, dict))
-    assert run("ls").exit_code == 0
+    assert run("operation", "list").exit_code == 0
 
 
 def test_drop(service: FakeService) -> None:
     """A lost reply is answered by the table that is gone; of one that never was, it is an error."""
     service.lose_replies = 1
-    dropped = run("tables", "drop", "flights", "--reason", "old")
+    dropped = run("table", "drop", "flights", "--reason", "old")
     assert dropped.exit_code == 0, dropped.output
     assert "dropped flights; its files stay" in dropped.stderr
     assert [(call.purge, call.reason) for call in service.calls["drop_table"]] == [(False, "old")] * 2
-    assert run("tables", "drop", "flights").exit_code == 3
+    assert run("table", "drop", "flights").exit_code == 3
 
 
 def test_alter(service: FakeService) -> None:
     """All that is asked for is one call; a lost reply is asked for again under the same id."""
-    run("tables", "create", "t", "--location", "/data/t")
+    run("table", "create", "t", "--location", "/data/t")
     service.lose_replies = 1
     words = ["--add", "fare: decimal(9,2), note: string", "--rename", "a=b", "--drop", "c"]
     words += ["--widen", "d: long"]
     words += ["--optional", "e", "--doc", "e=what=is", "--move", "f", "--move", "g=h", "--reason", "old"]
     words += ["--partition-by", "bucket(4, a)", "--property", "k=1", "--unset", "l", "--checks", "none"]
-    altered = run("tables", "alter", "t", *words)
+    altered = run("table", "alter", "t", *words)
     assert altered.exit_code == 0, altered.output
     first, again = service.calls["alter_table"]
     assert first == again
@@ -391,7 +398,7 @@ def test_the_audit_trail_is_exported_with_cursors(service: FakeService) -> None:
     """S6"""
     entry = pb.AuditEntry(id="0", action="pause", target="t", by="ana", cursor="7.0")
     service.world.audit.append(entry)
-    (told,) = in_json("audit", "t", "--after", "1")
+    (told,) = in_json("audit", "list", "t", "--after", "1")
     assert (told["id"], told["cursor"]) == ("0", "7.0")
     assert service.calls["audit"][-1].after == "1"
 
@@ -399,20 +406,20 @@ def test_the_audit_trail_is_exported_with_cursors(service: FakeService) -> None:
 def test_audit(service: FakeService) -> None:
     """U2"""
     service.world.add(pb.Operation(name=HELD, table="flights", type="noop", instance=8, state=pb.RUNNING))
-    assert "nothing yet" in run("audit").stderr
+    assert "nothing yet" in run("audit", "list").stderr
     for reason in ("one", "two"):
-        run("pause", HELD, "--reason", reason)
-    told = in_json("audit", "flights")
+        run("operation", "pause", HELD, "--reason", reason)
+    told = in_json("audit", "list", "flights")
     pauses = [(entry["action"], entry["target"], entry["reason"]) for entry in told]
     assert pauses == [("pause", HELD, reason) for reason in ("two", "one")]
-    cut = run("audit", "flights", "-n", "1")
+    cut = run("audit", "list", "flights", "-n", "1")
     assert "two" in cut.stdout
     assert "one" not in cut.stdout
     assert "more items exist" in cut.stderr
 
 
 def test_tables(service: FakeService) -> None:
-    words = ["tables", "create", "t", "--location", "/data/t", "--schema", "a: long, b: decimal(9,2)"]
+    words = ["table", "create", "t", "--location", "/data/t", "--schema", "a: long, b: decimal(9,2)"]
     words += ["--partition-by", "bucket(4, a)", "--partition-by", "b", "--property", "k=1", "-o", "json"]
     words += ["--checks", '{"rules": ["a > 0"]}']
     made = document(run(*words))
@@ -422,48 +429,47 @@ def test_tables(service: FakeService) -> None:
         "properties": {"k": "1"},
         "checks": {"rules": ["a > 0"]},
     }
-    shown = in_json("tables", "show", "t")
+    shown = in_json("table", "show", "t")
     assert shown | {"content": None} == made
-    for words in (["tables"], ["tables", "ls"]):
-        listed = in_json(*words)
-        assert [table["name"] for table in listed] == ["flights", "t"]
-        assert listed[0]["snapshot_id"] == str(2**62)
-        assert "file:///data" in run(*words).stdout
-    assert "bucket(4, a)" in run("tables", "show", "t").stdout
+    listed = in_json("table", "list")
+    assert [table["name"] for table in listed] == ["flights", "t"]
+    assert listed[0]["snapshot_id"] == str(2**62)
+    assert "file:///data" in run("table", "list").stdout
+    assert "bucket(4, a)" in run("table", "show", "t").stdout
 
 
 def test_what_a_table_holds_and_its_snapshots(service: FakeService) -> None:
     content = service.world.contents["flights"] = pb.TableContent(rows=1200, bytes=3 << 20, files=4)
     content.columns.add(name="id", type="long", required=True)
     content.loaded_by, content.loaded_rows = "flights/ingest/7", 900
-    shown = run("tables", "show", "flights").stdout
+    shown = run("table", "show", "flights").stdout
     for text in ("id: long not null", "1,200", "3.0 MiB in 4 files", "900 rows, by flights/ingest/7"):
         assert text in shown
     service.world.snapshots = [
         pb.Snapshot(snapshot_id=2**62, change="append", rows=3, added_rows=1, refs=["audit"]),
         pb.Snapshot(snapshot_id=7, change="append", operation="flights/ingest/7", in_history=True),
     ]
-    listed = in_json("tables", "snapshots", "flights")
+    listed = in_json("snapshot", "list", "flights")
     assert [(one["snapshot_id"], one["rows"]) for one in listed] == [(str(2**62), 3), ("7", None)]
-    shown = run("tables", "snapshots", "flights").stdout
+    shown = run("snapshot", "list", "flights").stdout
     assert f"{2**62}" in shown
     assert "another program" in shown
     assert "not in the history, audit" in shown
 
 
 def test_rollback_sends_the_id_as_it_was_given(service: FakeService) -> None:
-    run("rollback", "flights", "4216351713844670481", "--watermarks", "keep")
-    run("start", "flights", "rollback", "--arg", "snapshot=4216351713844670481")
+    run("table", "rollback", "flights", "4216351713844670481", "--watermarks", "keep")
+    run("operation", "start", "flights", "rollback", "--arg", "snapshot=4216351713844670481")
     given = [json.loads(call.argument_json)["snapshot"] for call in service.calls["start"]]
     assert given == ["4216351713844670481", 4216351713844670481]
 
 
 def test_options_stand_for_the_argument(service: FakeService) -> None:
     """What matters of ingest, validate and build_index needs no --arg."""
-    run("ingest", "t", "s3://b/f", "--filter", "id > 7", "--on-bad-rows", "quarantine")
-    run("build-index", "t", "dest", "--full")
+    run("table", "ingest", "t", "s3://b/f", "--filter", "id > 7", "--on-bad-rows", "quarantine")
+    run("table", "build-index", "t", "dest", "--full")
     run(
-        *("validate", "t", "--rule", "miles > 0", "--rule", '{"column": "miles", "type": "int"}'),
+        *("table", "validate", "t", "--rule", "miles > 0", "--rule", '{"column": "miles", "type": "int"}'),
         *("--not-null", "day", "--unique", "day,origin", "--branch", "staging", "--publish"),
         *("--partition", "day=1"),
     )
@@ -478,12 +484,12 @@ def test_options_stand_for_the_argument(service: FakeService) -> None:
 
 
 def test_a_name_that_is_nearly_right_is_told(service: FakeService) -> None:
-    assert "hint: did you mean flights?" in run("tables", "show", "flihgts").stderr
+    assert "hint: did you mean flights?" in run("table", "show", "flihgts").stderr
     service.world.add(RUNNING)
     shown = []
     for name in ("flight/noop/9", "flights/nop/9", "flights/noop/8"):
         service.refuse = [OperationNotFound("it does not exist", details={"operation": name})]
-        shown.append(run("show", name).stderr)
+        shown.append(run("operation", "show", name).stderr)
     assert "did you mean flights/noop/9?" in shown[0]
     assert "did you mean flights/noop/9?" in shown[1]
     assert "did you mean" not in shown[2]
@@ -498,16 +504,16 @@ def test_a_shell_completes_names(service: FakeService) -> None:
         env |= {"_DISTOP_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(words))}
         return run(**env).stdout.split()
 
-    assert completed("tables", "show", "fl") == ["flights"]
-    assert completed("why", "") == ["flights", "planes"]
-    assert completed("show", "fl") == ["flights/"]
-    assert completed("watch", "flights/") == ["flights/noop/9"]
-    assert completed("why", "", DISTOP_ADDRESS=f"127.0.0.1:{free_port()}") == []
+    assert completed("table", "show", "fl") == ["flights"]
+    assert completed("table", "why", "") == ["flights", "planes"]
+    assert completed("operation", "show", "fl") == ["flights/"]
+    assert completed("operation", "watch", "flights/") == ["flights/noop/9"]
+    assert completed("table", "why", "", DISTOP_ADDRESS=f"127.0.0.1:{free_port()}") == []
 
 
 def test_what_a_scheduler_asks_for_has_exit_codes_of_its_own(service: FakeService) -> None:
     service.refuse = [AlreadyIngested(), TablePaused(), PreconditionFailed()]
-    codes = [run("start", "flights", "noop").exit_code for _ in range(3)]
+    codes = [run("operation", "start", "flights", "noop").exit_code for _ in range(3)]
     assert codes == [24, 25, 5]
 
 
@@ -573,7 +579,7 @@ def test_looking_after_a_table_takes_options(service: FakeService) -> None:
         "remove-orphans flights",
         "remove-orphans flights --no-dry-run --older-than 7d",
     ):
-        assert run(*words.split()).exit_code == 0
+        assert run("table", *words.split()).exit_code == 0
     calls = service.calls["start"]
     assert [(call.type, json.loads(call.argument_json or "{}")) for call in calls] == [
         ("compact", {"sort_by": ["dest", "miles"], "min_files": 2}),
@@ -591,26 +597,26 @@ def test_indexes_of_a_table(service: FakeService) -> None:
         pb.Index(column="origin", commits_behind=0),
         pb.Index(column="dest"),
     ]
-    shown = run("tables", "show", "flights").stdout
+    shown = run("table", "show", "flights").stdout
     assert f"tailnum: snapshot {2**62}, 2 behind, 1,200 files, 1 left out" in shown
     assert "up to date" in shown
     assert "unknown" in shown
-    told = in_json("tables", "show", "flights")["indexes"]
+    told = in_json("table", "show", "flights")["indexes"]
     behind = {one["column"]: one["commits_behind"] for one in told}
     assert behind == {"tailnum": 2, "origin": 0, "dest": None}
 
 
 def test_watermarks_and_members(service: FakeService) -> None:
-    assert in_json("watermarks", "flights") == {"s": {"1": "x"}}
-    assert run("watermarks", "flights").stdout.split() == [
+    assert in_json("watermark", "list", "flights") == {"s": {"1": "x"}}
+    assert run("watermark", "list", "flights").stdout.split() == [
         "SOURCE", "PARTITION", "WATERMARK", "s", "1", "x",
     ]  # fmt: skip
-    members = in_json("members")
+    members = in_json("cluster", "members")
     assert [(member["id"], member["leads"]) for member in members] == [("c1", ["flights"]), ("e1", [])]
-    assert "ingest, noop" in run("members").stdout
-    versions = in_json("version")
+    assert "ingest, noop" in run("cluster", "members").stdout
+    versions = in_json("cluster", "version")
     assert versions == {"distop": own_version(), "members": {"c1": "not said", "e1": "not said"}}
-    assert own_version() in run("version").stdout
+    assert own_version() in run("cluster", "version").stdout
 
 
 @pytest.mark.parametrize(
@@ -624,11 +630,11 @@ def test_watermarks_and_members(service: FakeService) -> None:
 def test_an_error_is_two_lines_and_its_exit_code(service: FakeService, error: DistopError, code: int) -> None:
     """U3"""
     service.refuse = [error, error]
-    result = run("start", "flights", "noop")
+    result = run("operation", "start", "flights", "noop")
     assert result.exit_code == code
     assert result.stdout == ""
     assert result.stderr == f"error: {error.code}: {error.message}\nhint: {error.hint}\n"
-    result = run("start", "flights", "noop", "-o", "json")
+    result = run("operation", "start", "flights", "noop", "-o", "json")
     assert result.exit_code == code
     assert result.stdout == ""
     assert json.loads(result.stderr)["error"] == {
@@ -644,14 +650,14 @@ def test_an_error_is_two_lines_and_its_exit_code(service: FakeService, error: Di
 def test_an_outage_is_told_within_the_timeout(service: FakeService) -> None:
     """U4"""
     service.refuse = [EtcdUnavailable() for _ in range(1000)]
-    result = run("ls", "--timeout", "3")
+    result = run("operation", "list", "--timeout", "3")
     assert result.exit_code == 8
     assert "ETCD_UNAVAILABLE" in result.stderr
 
 
 def test_nobody_there() -> None:
     address = f"127.0.0.1:{free_port()}"
-    result = run("ls", "-a", address)
+    result = run("operation", "list", "-a", address)
     assert result.exit_code == 8
     assert f"is a coordinator running at {address}?" in result.stderr
     assert "Connection refused" in result.stderr
@@ -659,29 +665,27 @@ def test_nobody_there() -> None:
 
 def test_options_before_and_behind_the_command(service: FakeService) -> None:
     address, wrong = os.environ["DISTOP_ADDRESS"], f"127.0.0.1:{free_port()}"
-    assert document(run("-a", address, "-o", "json", "ls")) == []
-    assert in_json("-a", wrong, "-o", "table", "ls", "-a", address) == []
-    assert document(run("ls", DISTOP_OUTPUT="json")) == []
-    assert in_json("tables", "-o", "json", "ls")
+    assert document(run("-a", address, "-o", "json", "operation", "list")) == []
+    assert in_json("-a", wrong, "-o", "table", "operation", "list", "-a", address) == []
+    assert document(run("operation", "list", DISTOP_OUTPUT="json")) == []
 
 
 @pytest.mark.parametrize(
     "words",
     [
         ["nonsense"],
-        ["ls", "--nonsense"],
-        ["start", "flights"],
-        ["ls", "--state", "odd"],
-        ["start", "flights", "noop", "--deadline", "soon"],
-        ["start", "flights", "noop", "--arg", "x"],
-        ["start", "flights", "noop", "--json", "/no/such/file"],
-        ["ls", "-a", "no:such:address"],
-        ["ls", "--timeout", "-1"],
+        ["operation", "list", "--nonsense"],
+        ["operation", "start", "flights"],
+        ["operation", "list", "--state", "odd"],
+        ["operation", "start", "flights", "noop", "--deadline", "soon"],
+        ["operation", "start", "flights", "noop", "--arg", "x"],
+        ["operation", "start", "flights", "noop", "--json", "/no/such/file"],
+        ["operation", "list", "-a", "no:such:address"],
+        ["operation", "list", "--timeout", "-1"],
         ["coordinator", "--listen", "nowhere"],
         ["coordinator", "--etcd", "nowhere"],
         ["coordinator", "--etcd-password-file", "/no/such/file"],
         ["coordinator", "--lease-ttl", "1"],
-        ["coordinator", "--max-commit-attempts", "5"],
         ["dev", "--listen", "nowhere"],
     ],
 )
@@ -702,18 +706,18 @@ def test_a_defect_shows_its_traceback(service: FakeService, monkeypatch: pytest.
         raise ZeroDivisionError("oh")
 
     monkeypatch.setattr("distop.client.Client.members", broken)
-    result = run("members")
+    result = run("cluster", "members")
     assert result.exit_code == 13
     assert "Traceback" in result.stderr
     assert "error: INTERNAL: ZeroDivisionError: oh" in result.stderr
-    told = json.loads(run("members", "-o", "json").stderr)
+    told = json.loads(run("cluster", "members", "-o", "json").stderr)
     assert "ZeroDivisionError" in told["error"]["message"]
 
 
 def test_names_cannot_steer_the_terminal(service: FakeService) -> None:
     """O29"""
     service.world.tables["flights"].name = "a\x1b]0;title\x07[red]b\nc"
-    shown = run("tables", "ls").stdout
+    shown = run("table", "list").stdout
     assert "a\\x1b]0;title\\x07[red]b\\nc" in shown
     assert "\x1b" not in shown
 
@@ -728,12 +732,18 @@ def test_help_lists_the_exit_codes() -> None:
     for words in ("20 the operation failed", "21 the operation was cancelled", "3 not found"):
         assert words in shown
     assert run().stdout.strip() == shown.strip()
-    assert "Did you mean 'watch'?" in run("wath").stderr
+    assert "Did you mean 'watch'?" in run("operation", "wath").stderr
+
+
+def test_a_verb_without_its_noun_is_answered_with_the_whole_command() -> None:
+    shown = run("ingest", "flights", "a.csv")
+    assert shown.exit_code == 2
+    assert "did you mean distop table ingest?" in shown.stderr
 
 
 @pytest.mark.parametrize("more", [["--anyway"], ["--published", "a"], ["--look-in", "/b"]])
 def test_what_belongs_to_a_restore_is_not_passed_over(service: FakeService, more: list[str]) -> None:
     """U3"""
-    result = run("doctor", *more)
+    result = run("cluster", "doctor", *more)
     assert result.exit_code != 0
     assert "belong to --after-restore" in result.output

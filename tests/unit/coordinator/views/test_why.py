@@ -236,7 +236,7 @@ def test_a_paused_operation_says_who_holds_it_and_how_it_goes_on():
     assert held.mood is Mood.PAUSED
     assert held.sentence == (
         "ingest/17 is paused by jane since 3 min (new disks): 34 of 120 jobs done; "
-        "distop resume flights/ingest/17"
+        "distop operation resume flights/ingest/17"
     )
     assert "being cancelled" in told(operation(pause=pause, cancel_requested=True)).sentence
 
@@ -244,7 +244,8 @@ def test_a_paused_operation_says_who_holds_it_and_how_it_goes_on():
 def test_a_paused_table_says_so_whether_or_not_something_runs():
     """O21, U1"""
     table = pb.Table(name="flights", pause=pb.Pause(at=moment(NOW - 5)))
-    assert told(table=table) == Reason(Mood.PAUSED, "paused since 5 s: nothing starts; distop resume flights")
+    paused = "paused since 5 s: nothing starts; distop table resume flights"
+    assert told(table=table) == Reason(Mood.PAUSED, paused)
     assert "nothing starts, 2 operations held" in told(operation(), table=table, also_running=1).sentence
     assert told(operation(runner="e1"), table=pb.Table(name="flights")).mood is Mood.MOVING
 

@@ -95,7 +95,7 @@ def test_a_topic_is_known_by_its_own_id() -> None:
     for reingest in (False, True):
         with pytest.raises(OffsetsLost, match="has the id new, but had old when it was ingested") as anew:
             ranges({0: (0, 12)}, noted, own_id="new", on_gap="skip", reingest=reingest)
-    assert f"distop watermarks forget TABLE SOURCE {TOPIC_ID}" in anew.value.hint
+    assert f"distop watermark forget TABLE SOURCE {TOPIC_ID}" in anew.value.hint
 
 
 def test_what_an_open_transaction_holds_back_is_named() -> None:

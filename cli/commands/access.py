@@ -1,4 +1,4 @@
-"""Commands for operators: pause, resume, drain, audit; and access control."""
+"""``distop grant``: who may do what; ``distop audit list``: who has done what."""
 
 from __future__ import annotations
 
@@ -16,65 +16,19 @@ if TYPE_CHECKING:
     from distop.client import Grant
 
 
-PANEL = "Control"
+audit_group = typer.Typer(no_args_is_help=True, help="Who did what, and when.")
+grant_group = typer.Typer(
+    no_args_is_help=True,
+    help="Access control. Each role includes those before it: reader (look), "
+    "operator (start, cancel, pause, enqueue, approve), writer (create, alter, write), admin (drop, resolve, "
+    "drain, repair, grant).",
+)
 
-app = typer.Typer()
-
-Target = Annotated[
-    str, typer.Argument(metavar="OPERATION|TABLE", help="Such as flights/ingest/17, or flights.")
-]
-IsTable = Annotated[
-    bool, typer.Option("--table", help="The name is a table's, although it looks like an operation's.")
-]
-
-
-def _names_operation(target: str) -> bool:
-    """``table/type/17`` or ``table/type/object/17``; anything else is a table."""
-    parts = target.split("/")
-    return len(parts) in (3, 4) and parts[-1].isdecimal()
+Who = Annotated[str, typer.Argument(metavar="WHO", help="A subject, or group:NAME; * matches any text.")]
 
 
-@command(app, rich_help_panel=PANEL)
-def pause(session: Connected, target: Target, reason: Reason = "", table: IsTable = False) -> None:
-    """Pause an operation, or a table with all its operations.
-
-    Finished work stays; no new jobs are launched, nothing is published, and a paused table starts nothing.
-    Deadlines keep counting. Idempotent: the first reason stays.
-    """
-    if table or not _names_operation(target):
-        session.out.show(session.client.table(target).pause(reason))
-    else:
-        session.out.show(session.client.operation(target).pause(reason))
-
-
-@command(app, rich_help_panel=PANEL)
-def resume(session: Connected, target: Target, reason: Reason = "", table: IsTable = False) -> None:
-    """Resume a paused operation or table. Idempotent."""
-    if table or not _names_operation(target):
-        session.out.show(session.client.table(target).resume(reason))
-    else:
-        session.out.show(session.client.operation(target).resume(reason))
-
-
-@command(app, rich_help_panel=PANEL)
-def drain(
-    session: Connected,
-    member: Annotated[
-        str, typer.Argument(metavar="COORDINATOR", help="Its id or address: see distop members.")
-    ],
-    reason: Reason = "",
-    undo: Annotated[bool, typer.Option("--undo", help="Let it lead again.")] = False,
-) -> None:
-    """Make a coordinator hand over its tables and take none. It still answers calls.
-
-    It lasts until the process ends. Idempotent.
-    """
-    session.client.drain(member, reason, undo=undo)
-    session.out.members(session.client.members(), session.client.leaders())
-
-
-@command(app, rich_help_panel=PANEL)
-def audit(
+@command(audit_group, "list")
+def list_audit(
     session: Connected,
     table: Annotated[
         str,
@@ -95,24 +49,13 @@ def audit(
     session.listed("audit", session.client.audit(table, after=after, page_size=page_size(limit)), limit)
 
 
-grants = typer.Typer(
-    no_args_is_help=True,
-    help="Access control: ls, add, rm, apply. Each role includes those before it: reader (look), "
-    "operator (start, cancel, pause, enqueue, approve), writer (create, alter, write), admin (drop, resolve, "
-    "drain, repair, grant).",
-)
-app.add_typer(grants, name="grants", rich_help_panel=PANEL)
-
-Who = Annotated[str, typer.Argument(metavar="WHO", help="A subject, or group:NAME; * matches any text.")]
-
-
-@command(grants)
-def ls(session: Connected) -> None:
+@command(grant_group, "list")
+def list_grants(session: Connected) -> None:
     """Show who you are to the service, and the grants: all of them to an admin, otherwise your own."""
     session.out.show(session.client.grants())
 
 
-@command(grants)
+@command(grant_group)
 def add(
     session: Connected,
     who: Who,
@@ -124,13 +67,13 @@ def add(
 ) -> None:
     """Grant a role on tables. The first grant of all must make an admin of '*'.
 
-    Example: distop grants add group:analysts reader 'sales.*'
+    Example: distop grant add group:analysts reader 'sales.*'
     """
     session.out.show(session.client.change_grants(add=[_grant(who, role, tables)], reason=reason))
 
 
-@command(grants)
-def rm(
+@command(grant_group)
+def remove(
     session: Connected,
     who: Who,
     role: Annotated[str, typer.Argument(metavar="[ROLE]", help="Without: every role.")] = "",
@@ -143,10 +86,10 @@ def rm(
     session.out.show(session.client.change_grants(remove=[_grant(who, role, tables or [])], reason=reason))
 
 
-@command(grants)
+@command(grant_group)
 def apply(
     session: Connected,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="JSON, as distop grants ls -o json gives it.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="JSON, as from distop grant list -o json.")],
     reason: Reason = "",
 ) -> None:
     """Replace all grants with those of a file, in one transaction."""

@@ -1,23 +1,24 @@
-"""The commands that check an installation and back it up: doctor, backup."""
+"""``distop cluster``: the members of an installation, its health and its backup."""
 
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from contextlib import aclosing
 from datetime import UTC, datetime
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from distop.cli.commands.tables import PANEL
 from distop.cli.options.bundles import command
 from distop.cli.options.parsing import parse_duration
 from distop.cli.options.services import Etcd
-from distop.cli.options.session import Connected, WithOutput
+from distop.cli.options.session import Connected, Reason, WithOutput
 from distop.cli.output.exits import SOMETHING_WRONG
-from distop.errors import InvalidArgument
+from distop.errors import InvalidArgument, Unavailable
 
 if TYPE_CHECKING:
     from distop.client import Diagnosis
@@ -25,10 +26,42 @@ if TYPE_CHECKING:
     from distop.metastore.etcd.config import EtcdConfig
 
 
-app = typer.Typer()
+group = typer.Typer(no_args_is_help=True, help="The installation: its members, its health, its backup.")
 
 
-@command(app, rich_help_panel=PANEL)
+@command(group)
+def members(session: Connected) -> None:
+    """Show the live coordinators and executors, and the tables that they lead."""
+    session.out.members(session.client.members(), session.client.leaders())
+
+
+@command(group)
+def version(session: Connected) -> None:
+    """Show the version of this command, and those of the live members."""
+    from distop.proto.identity import own_version
+
+    members = {member.id: member.version or "not said" for member in session.client.members()}
+    session.out.facts("versions", {"distop": own_version(), "members": members})
+
+
+@command(group)
+def drain(
+    session: Connected,
+    member: Annotated[
+        str, typer.Argument(metavar="COORDINATOR", help="Its id or address: see distop cluster members.")
+    ],
+    reason: Reason = "",
+    undo: Annotated[bool, typer.Option("--undo", help="Let it lead again.")] = False,
+) -> None:
+    """Make a coordinator hand over its tables and take none. It still answers calls.
+
+    It lasts until the process ends. Idempotent.
+    """
+    session.client.drain(member, reason, undo=undo)
+    session.out.members(session.client.members(), session.client.leaders())
+
+
+@command(group)
 def doctor(
     session: Connected,
     etcd: Etcd,
@@ -128,7 +161,7 @@ def _after_restore(config: EtcdConfig, fix: bool, table: str, **more: Any) -> Di
     return asyncio.run(look())
 
 
-@command(app, rich_help_panel=PANEL)
+@command(group)
 def backup(
     etcd: Etcd,
     out: WithOutput,
@@ -143,7 +176,7 @@ def backup(
     Connects to etcd directly and needs no coordinator; if etcd has users, it needs root. To restore it, see
     docs/operating.md.
 
-    Example: distop backup --etcd 127.0.0.1:2379 distop.db
+    Example: distop cluster backup --etcd 127.0.0.1:2379 distop.db
     """
     from distop.coordinator.recovery.backup import check as look
 
@@ -177,3 +210,47 @@ def _backed_up(config: EtcdConfig, file: Path, limit_s: float) -> BackupManifest
             await client.close()
 
     return asyncio.run(make())
+
+
+class Kind(StrEnum):
+    coordinator = "coordinator"
+    executor = "executor"
+    sidecar = "sidecar"
+
+
+class NoMember(Unavailable):
+    """No service of this host is registered in etcd under a lease."""
+
+    code = "NO_MEMBER"
+    default_hint = "it may be starting, or etcd may be unreachable: see its log"
+
+
+@command(group)
+def probe(
+    etcd: Etcd,
+    out: WithOutput,
+    kind: Annotated[Kind | None, typer.Argument(help="Check this service. Default: any.")] = None,
+) -> None:
+    """Exit with code 0 if a service of this host keeps its lease in etcd.
+
+    For the health checks of containers, which have a host name each. A coordinator with --web answers /livez
+    and /readyz over HTTP.
+    """
+    from distop.metastore.etcd.client import EtcdClient
+    from distop.metastore.records.member import MemberRecord
+    from distop.metastore.records.record import decode
+
+    async def members(config: EtcdConfig) -> list[str]:
+        client = EtcdClient(config)
+        try:
+            keys = client.keyspace
+            found = [*(await client.scan(keys.coordinators)).kvs, *(await client.scan(keys.executors)).kvs]
+        finally:
+            await client.close()
+        records = [decode(kv.value, MemberRecord, kv.key) for kv in found]
+        here = [one for one in records if one.host == socket.gethostname()]
+        return [one.id for one in here if kind is None or kind == (one.role or "coordinator")]
+
+    if not (found := asyncio.run(members(etcd.config()))):
+        raise NoMember(f"no {kind or 'service'} of {socket.gethostname()} is registered in etcd")
+    out.facts("alive", {"members": found})
