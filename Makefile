@@ -209,6 +209,7 @@ types: setup ## mypy: strict for the packages, less so for tests and scripts; SI
 ifeq ($(SINCE),)
 	$(BIN)/mypy $(ARGS)
 	for folder in $(SCRIPTS); do $(BIN)/mypy $(UNTYPED) $$folder; done
+	$(BIN)/mypy --explicit-package-bases $(filter-out examples/test_%, $(wildcard examples/*.py))
 else
 	@packages=() scripts=(); while read -r path; do \
 		if [ -e "src/distop/$$path" ]; then packages+=("src/distop/$$path"); \

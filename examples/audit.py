@@ -6,8 +6,16 @@ import fsspec
 import pyarrow.parquet as pq
 from pyiceberg.table import StaticTable
 
-from distop.errors import JobFailed, PreconditionFailed
-from distop.operations import DistributedOperation, Effect, Plan
+from distop import (
+    DistributedOperation,
+    Effect,
+    JobContext,
+    JobFailed,
+    OperationView,
+    Plan,
+    PlanRequest,
+    PreconditionFailed,
+)
 
 
 class Audit(DistributedOperation):
@@ -15,15 +23,14 @@ class Audit(DistributedOperation):
     effect = Effect.READS  # so it may run while the table is written to
     resumable = True  # a job's checkpoint is handed to the next attempt
 
-    def plan(self, request):
+    def plan(self, request: PlanRequest) -> Plan:
         if request.head is None:
             raise PreconditionFailed(f"table {request.table.name!r} holds nothing yet")
         table = StaticTable.from_metadata(request.head.metadata_location)
-        files = [[task.file.file_path, task.file.record_count] for task in table.scan().plan_files()]
-        return Plan(argument={"files": files}, partition_count=len(files))
+        return Plan.of([task.file.file_path, task.file.record_count] for task in table.scan().plan_files())
 
-    def run_job(self, job):
-        path, expected = job.operation.argument["files"][int(job.partition)]
+    def run_job(self, job: JobContext) -> dict[str, int]:
+        path, expected = job.input
         done, rows = json.loads(job.load_checkpoint() or b"[0, 0]")
         with fsspec.open(path) as file, pq.ParquetFile(file) as parquet:
             for group in range(done, parquet.num_row_groups):
@@ -33,7 +40,7 @@ class Audit(DistributedOperation):
             raise JobFailed(f"{path} holds {rows:,} rows, the table says {expected:,}")
         return {"rows": rows}
 
-    def before_publish(self, operation):
+    def before_publish(self, operation: OperationView) -> None:
         rows = sum(job.result["rows"] for job in operation.jobs.values())
         # The same name in every attempt at completing: a repeat after a crash writes the same report again.
         with fsspec.open(f"{operation.arg.location}/audits/{operation.arg.uuid}.json", "w") as report:

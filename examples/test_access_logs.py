@@ -4,16 +4,15 @@ import gzip
 
 import pyarrow.dataset as ds
 import pytest
-from access_logs import AccessLogs
+from access_logs import access_logs
 
-from distop.errors import Cancelled, InvalidArgument, JobFailed
-from distop.operations.trial import Trial
+from distop import Cancelled, InvalidArgument, JobFailed, Trial
 
 GET = '192.0.2.7 - - [10/Oct/2013:13:55:36 -0700] "GET /{} HTTP/1.1" 200 2326\n'
 
 
 def trial(folder, **more):
-    return Trial(AccessLogs(), {"folder": f"{folder}/logs"}, location=f"{folder}/table", **more)
+    return Trial(access_logs(), {"folder": f"{folder}/logs"}, location=f"{folder}/table", **more)
 
 
 @pytest.fixture
@@ -49,5 +48,5 @@ def test_it_stops_when_it_is_cancelled_and_says_what_it_lacks(logs):
     operation = trial(logs)
     with pytest.raises(Cancelled):
         operation.run(operation.job("0", cancel_after=0))
-    with pytest.raises(InvalidArgument, match="where the logs are"):
-        Trial(AccessLogs())
+    with pytest.raises(InvalidArgument, match="missing required field `folder`"):
+        Trial(access_logs())

@@ -1,23 +1,34 @@
-"""Writes rows to a table from a user-defined operation: for its plan, its jobs and its commit.
+"""The rows that the jobs of an operation write to its table: for its plan, its jobs and its commit.
 
-``plan`` records :func:`rows_plan` in the operation's argument, each job writes to a :func:`rows_writer` and
-returns the result of its ``finish``, and ``commit_steps`` returns :func:`rows_steps`. The type sets
-``stages_files``.
+Types use :meth:`distop.Plan.rows` and ``job.writer()``; services derive the rest from them here.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from distop.lake.layout.model import DEFAULT_PROPERTIES, Layout
 from distop.lake.layout.schemas import parse_schema
-from distop.lake.layout.staging import OUTPUT, format_of
+from distop.lake.layout.staging import OUTPUT, ROWS, format_of
 from distop.lake.outputs import output_of
 from distop.lake.writing.writer import StagedWriter
 from distop.metastore.records.operation import OperationArg, StepRecord
 from distop.metastore.records.table import TableRecord
-from distop.operations.api import PlanRequest
+from distop.operations.api import Plan, PlanRequest
 from distop.operations.job import JobContext
+
+
+def with_rows(plan: Plan, request: PlanRequest) -> Plan:
+    """A plan with rows of its jobs, ready to be recorded; raises as :func:`rows_plan`."""
+    if plan.output is None:
+        return plan
+    recorded = {ROWS: True, **rows_plan(request, plan.output.schema, mode=plan.output.mode)}
+    if taken := sorted(recorded.keys() & plan.argument.keys()):
+        raise ValueError(f"an argument of a plan with rows has no {taken[0]!r}: declare a class for it")
+    # Without the schema: the coordinator, which gets the plan, need not load pyarrow for it.
+    output = replace(plan.output, schema=None)
+    return replace(plan, argument={**plan.argument, **recorded}, output=output)
 
 
 def rows_plan(request: PlanRequest, schema: Any, *, mode: str = "append") -> dict[str, Any]:

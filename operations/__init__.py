@@ -24,6 +24,7 @@ from distop.operations.api import (
     Scope,
     Staging,
 )
+from distop.operations.functions import operation
 from distop.operations.job import JobContext
 from distop.operations.registry import Registry
 
@@ -48,4 +49,5 @@ __all__ = [
     "check_partition",
     "convert",
     "from_json",
+    "operation",
 ]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, get_args, get_origin
+
+import msgspec
 
 from distop.errors import InvalidArgument
 from distop.metastore.records.operation import (
@@ -20,7 +23,12 @@ from distop.metastore.records.operation import (
     WatermarkMove,
 )
 from distop.metastore.records.table import Head, IndexRecord, TableRecord
+from distop.operations.arguments import invalid, parse
 from distop.operations.job import JobContext
+from distop.operations.plans import ARGUMENT, INPUTS, A, recorded_argument
+
+MAX_DESCRIPTION = 200
+"""Characters of a job's input that describe it."""
 
 
 class Role(IntEnum):
@@ -60,7 +68,7 @@ class Scope(Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanRequest:
+class PlanRequest(Generic[A]):
     """The input of ``plan``. The operation starts on this state of its table; put everything that must still
     hold at the end into :attr:`Plan.watermarks`, which the finishing transaction compares."""
 
@@ -69,8 +77,9 @@ class PlanRequest:
     watermarks: Mapping[str, Mapping[str, str]]
     """source -> partition -> value. Looking up a partition reads a little; iterating a source reads the
     source, and iterating all of it reads everything, which may be a million entries."""
-    argument: Mapping[str, Any]
-    """As the caller sent it; unchecked."""
+    argument: A
+    """Of the class that the type declares, see :class:`DistributedOperation`; if it declares none, the JSON
+    object that the caller sent, unchecked."""
     partitions: Sequence[str] | None = None
     """The subset of partitions that the caller requested, if any."""
     options: OperationOptions = field(default_factory=OperationOptions)
@@ -83,6 +92,15 @@ class PlanRequest:
     """The published state of that object, for types with ``builds_index``; ``None`` if it has none yet."""
 
 
+@dataclass(frozen=True)
+class RowsOfJobs:
+    """The rows that the jobs of a plan write to the table; see :meth:`Plan.rows`."""
+
+    schema: Any
+    """A ``pyarrow.Schema``; ``None`` once the plan is recorded."""
+    mode: str = "append"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """What will be done: fixed when the operation starts, and not planned again (a *frozen* plan).
@@ -91,12 +109,17 @@ class Plan:
     when it is computed. See :meth:`DistributedOperation.frame`.
     """
 
-    argument: dict[str, Any]
-    """JSON that every job works from. Checked, with defaults filled in, at most about 1 MiB."""
+    argument: Any = None
+    """What every job works from, at most about 1 MiB as JSON: an argument of the type's class, or a JSON
+    object of the type's own. ``None``: the argument of the request."""
     partition_count: int = 0
     """Number of jobs, when they are named "0", "1", ... ."""
     partitions: list[str] | None = None
     """Names of the jobs, when they have names of their own."""
+    inputs: Sequence[Any] | Mapping[str, Any] | None = None
+    """JSON for each job, as :meth:`of` takes it."""
+    output: RowsOfJobs | None = None
+    """The rows that its jobs write to the table, as :meth:`rows` takes them."""
     watermarks: dict[str, dict[str, WatermarkMove]] = field(default_factory=dict)
     dynamic: bool = False
     layout: int = 1
@@ -109,16 +132,50 @@ class Plan:
     line for a series: its last operation, with how many there were."""
 
     def __post_init__(self) -> None:
-        if self.dynamic and (self.partition_count or self.partitions is not None):
+        if self.dynamic and (self.partition_count or self.partitions is not None or self.inputs is not None):
             raise ValueError("the jobs of a dynamic plan are not known when it is made")
         if self.partitions is not None and len(set(self.partitions)) != len(self.partitions):
             raise InvalidArgument("a partition is named twice", details={"field": "partitions"})
         if self.partitions is not None and self.partition_count not in (0, len(self.partitions)):
             raise ValueError("partition_count contradicts partitions")
 
+    @classmethod
+    def of(cls, inputs: Iterable[Any] | Mapping[str, Any], **more: Any) -> Plan:
+        """A plan with a job for each input, which it finds in ``job.input``.
+
+        Parameters
+        ----------
+        inputs:
+            JSON values: the jobs are named "0", "1", ... . Or name of a job -> JSON value: callers may then
+            select some of the jobs.
+        more:
+            Other fields of the plan, such as ``watermarks``.
+        """
+        return cls(inputs=inputs if isinstance(inputs, Mapping) else list(inputs), **more)
+
+    @classmethod
+    def rows(
+        cls, inputs: Iterable[Any] | Mapping[str, Any], schema: Any, *, mode: str = "append", **more: Any
+    ) -> Plan:
+        """As :meth:`of`, for jobs that write rows to the table with ``job.writer()``.
+
+        The steps that publish the rows, and what has to be swept, are derived. The plan is refused
+        (``InvalidArgument``, ``PreconditionFailed``) if a table of this format cannot have the columns, or
+        does not allow the mode.
+
+        Parameters
+        ----------
+        schema:
+            ``pyarrow.Schema`` of the rows. If the table has columns, it keeps them, and rows must match them.
+        mode:
+            ``append``, ``overwrite``, ``overwrite_partitions``. Overwriting is refused at the end if another
+            writer has changed an Iceberg table meanwhile.
+        """
+        return cls.of(inputs, output=RowsOfJobs(schema, mode), **more)
+
 
 @dataclass(frozen=True, kw_only=True)
-class OperationView:
+class OperationView(Generic[A]):
     """A sealed operation, as completion sees it: no job can change any more."""
 
     arg: OperationArg
@@ -129,6 +186,13 @@ class OperationView:
     idempotent."""
     error: ErrorRecord | None = None
     """Why it failed, with the code ``CANCELLED`` if it was cancelled; ``None`` if it succeeds."""
+    argument_type: type[A] | None = None
+    """The class of its type's argument."""
+
+    @property
+    def argument(self) -> A:
+        """The argument of its plan, as the type declares it."""
+        return recorded_argument(self.arg, self.argument_type)
 
     @property
     def attempts(self) -> frozenset[str]:
@@ -138,8 +202,12 @@ class OperationView:
         return frozenset(job.attempt for job in self.jobs.values() if job.state == "success")
 
 
-class DistributedOperation(ABC):
+class DistributedOperation(ABC, Generic[A]):
     """One type of operation. Instances are stateless: one object serves all operations of the type.
+
+    ``DistributedOperation[MyArgument]`` declares the class of its argument, a dataclass or a
+    ``msgspec.Struct``. What callers send is checked against it before anything else is called, and refused
+    with the field's name; ``__post_init__`` may check more, and raise ``ValueError`` or ``InvalidArgument``.
 
     Its methods, in the order of their calls::
 
@@ -154,6 +222,9 @@ class DistributedOperation(ABC):
     All may be called more than once. After a crash the next leader or runner repeats the call that was
     interrupted; a call whose outcome is recorded in etcd is not repeated.
     """
+
+    argument_type: ClassVar[Any] = None
+    """The class of its argument; ``None``: whatever JSON object callers send. Found in the type parameter."""
 
     type: ClassVar[str]
     """Its name for callers: a letter, then letters, digits, '-' or '_'."""
@@ -198,8 +269,15 @@ class DistributedOperation(ABC):
     """How long completing an operation is tried again while it fails, unless its start says otherwise. Then
     it is parked, and a failing abort is left out."""
 
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        for base in cls.__dict__.get("__orig_bases__", ()):
+            origin, given = get_origin(base), get_args(base)
+            if isinstance(origin, type) and issubclass(origin, DistributedOperation):
+                cls.argument_type = given[0] if isinstance(given[0], type) else None
+
     @abstractmethod
-    def plan(self, request: PlanRequest) -> Plan:
+    def plan(self, request: PlanRequest[A]) -> Plan:
         """Check the argument and decide what to do.
 
         Called before an operation starts, in a process next to a coordinator, which is ended at the deadline
@@ -213,7 +291,7 @@ class DistributedOperation(ABC):
             With ``details={"field": ...}``, so that the caller knows which field to correct.
         """
 
-    def plan_holds(self, plan: Plan, made_on: PlanRequest, request: PlanRequest) -> bool:
+    def plan_holds(self, plan: Plan, made_on: PlanRequest[A], request: PlanRequest[A]) -> bool:
         """Whether a plan may be started although head, watermarks or index have changed since it was made.
 
         By default not: the plan is made again, for which a table that changes all the time may leave a slow
@@ -223,14 +301,14 @@ class DistributedOperation(ABC):
         """
         return False
 
-    def preview(self, request: PlanRequest) -> Mapping[str, Any]:
+    def preview(self, request: PlanRequest[A]) -> Mapping[str, Any]:
         """What an operation would do, for callers who preview it: JSON of moderate size.
 
         Runs where ``plan`` does, and raises the same errors.
         """
         plan = self.plan(request)
-        jobs = len(plan.partitions) if plan.partitions is not None else plan.partition_count
-        return {} if plan.dynamic else {"jobs": jobs}
+        named = plan.partitions if plan.inputs is None else plan.inputs
+        return {} if plan.dynamic else {"jobs": plan.partition_count if named is None else len(named)}
 
     def object_of(self, argument: Mapping[str, Any]) -> str:
         """The object of an argument, for callers who name none; empty: they must.
@@ -247,8 +325,11 @@ class DistributedOperation(ABC):
         return None
 
     @abstractmethod
-    def run_job(self, job: JobContext) -> Mapping[str, Any] | None:
+    def run_job(self, job: JobContext[A]) -> Mapping[str, Any] | Iterator[Any] | None:
         """Do one job; return a small JSON result (counts, location of its manifest).
+
+        Of a plan with rows (:meth:`Plan.rows`) it may be a generator of ``pyarrow.RecordBatch`` instead: they
+        are written to the table.
 
         Called for each attempt at a job, in a Spark task or a thread of an executor. Once an attempt is
         marked in etcd the job is not run again. Until then it is run again after a crash, perhaps while the
@@ -282,7 +363,7 @@ class DistributedOperation(ABC):
         no limit."""
         return None
 
-    def cleanup_attempt(self, job: JobContext) -> None:  # noqa: B027 - a default, not a gap
+    def cleanup_attempt(self, job: JobContext[A]) -> None:
         """Remove what this attempt has made outside of its staging folder, which is swept after the end.
 
         Called at most once for an attempt that failed, lost, or was cancelled, in the process that made it,
@@ -291,8 +372,12 @@ class DistributedOperation(ABC):
 
     def describe_job(self, operation: OperationArg, partition: str) -> str:
         """A description of the job for users, such as the file that it reads. Each job has a different
-        description."""
-        return partition
+        description. By default its name, and its input if that is text."""
+        inputs = operation.argument.get(INPUTS)
+        if not isinstance(inputs, list) or not partition.isdecimal() or int(partition) >= len(inputs):
+            return partition
+        text = inputs[int(partition)]
+        return f"{partition}: {text[:MAX_DESCRIPTION]}" if isinstance(text, str) else partition
 
     def commit_steps(self, operation: OperationArg) -> Sequence[StepRecord]:
         """The steps that publish it, in order. distop adds watermarks and history.
@@ -302,7 +387,7 @@ class DistributedOperation(ABC):
         """
         return ()
 
-    def before_publish(self, operation: OperationView) -> None:  # noqa: B027 - a default, not a gap
+    def before_publish(self, operation: OperationView[A]) -> None:
         """Side effects of your own once every job has its result, before anything is published.
 
         Called by the leader of the table, in a process next to a coordinator, which is ended after its
@@ -313,7 +398,7 @@ class DistributedOperation(ABC):
         ``PreconditionFailed``) fails the operation.
         """
 
-    def after_failure(self, operation: OperationView) -> None:  # noqa: B027 - a default, not a gap
+    def after_failure(self, operation: OperationView[A]) -> None:
         """Side effects of your own when the operation has failed or was cancelled: ``operation.error`` says
         why. Nothing of it is published.
 
@@ -322,7 +407,7 @@ class DistributedOperation(ABC):
         operation's facts say so (``abortError``): its table must go on.
         """
 
-    def cleanup(self, operation: OperationView) -> None:  # noqa: B027 - a default, not a gap
+    def cleanup(self, operation: OperationView[A]) -> None:
         """Remove what attempts have left outside of their staging folders, except the attempts that count
         (``operation.attempts``): :meth:`cleanup_attempt` is not called in a killed process.
 
@@ -338,6 +423,67 @@ def overrides(kind: DistributedOperation, method: str) -> bool:
     return getattr(type(kind), method) is not getattr(DistributedOperation, method)
 
 
-def is_swept(kind: DistributedOperation) -> bool:
-    """Whether attempts of a type may leave something to remove after the end."""
-    return kind.stages_files or overrides(kind, "cleanup")
+def stages_files(kind: DistributedOperation, plan: Plan) -> bool:
+    """Whether the jobs of a plan leave files under the operation's staging folders."""
+    return kind.stages_files or plan.output is not None
+
+
+def is_swept(kind: DistributedOperation, plan: Plan) -> bool:
+    """Whether attempts at the jobs of a plan may leave something to remove after the end."""
+    return stages_files(kind, plan) or overrides(kind, "cleanup")
+
+
+def checked(kind: DistributedOperation, request: PlanRequest) -> PlanRequest:
+    """A request with the caller's argument as the type declares it; raises
+    :class:`~distop.errors.InvalidArgument`, which names the field."""
+    if kind.argument_type is None or isinstance(request.argument, kind.argument_type):
+        return request
+    return replace(request, argument=parse(request.argument, kind.argument_type, kind.type))
+
+
+def make_plan(kind: DistributedOperation, request: PlanRequest) -> Plan:
+    """The plan of a type for a request with the caller's argument: checked before, and ready to be recorded.
+
+    Its jobs and its argument are as :class:`OperationArg` has them. The rows of its jobs are for
+    :func:`distop.lake.rows.with_rows`.
+    """
+    request = checked(kind, request)
+    plan = kind.plan(request)
+    given = request.argument if plan.argument is None else plan.argument
+    if kind.argument_type is not None and isinstance(given, kind.argument_type):
+        argument = {ARGUMENT: _json_of(given)}
+    else:
+        argument = dict(given)
+    if plan.inputs is None:
+        return replace(plan, argument=argument)
+    inputs = msgspec.to_builtins(plan.inputs)
+    if request.partitions is not None:
+        inputs = _selected(kind, inputs, request.partitions)
+    names = list(inputs) if isinstance(inputs, dict) else None
+    return replace(
+        plan,
+        argument={**argument, INPUTS: inputs},
+        inputs=None,
+        partitions=names,
+        partition_count=len(inputs),
+    )
+
+
+def _json_of(argument: Any) -> Any:
+    """An argument with its defaults: a new version of its type may have others. msgspec leaves those of a
+    dataclass out."""
+    if not dataclasses.is_dataclass(argument):
+        return msgspec.to_builtins(argument)
+    return {
+        field.name: msgspec.to_builtins(getattr(argument, field.name))
+        for field in dataclasses.fields(argument)
+    }
+
+
+def _selected(kind: DistributedOperation, inputs: Any, names: Sequence[str]) -> dict[str, Any]:
+    """The inputs of the jobs that a caller has selected."""
+    if not isinstance(inputs, dict):
+        raise invalid("partitions", f"the jobs of {kind.type} have no names to select them by")
+    if unknown := [name for name in names if name not in inputs]:
+        raise invalid("partitions", f"{kind.type} has no job {unknown[0]!r} here")
+    return {name: inputs[name] for name in names}

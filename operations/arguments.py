@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any, TypeVar
 
 import msgspec
@@ -35,6 +37,12 @@ def parse(raw: Mapping[str, Any], kind: type[T], label: str, *, below: str = "")
     InvalidArgument
         ``details["field"]`` names the field.
     """
+    known = [field.name for field in dataclasses.fields(kind)] if dataclasses.is_dataclass(kind) else raw
+    for name in raw:
+        if name not in known:  # msgspec ignores them in a dataclass
+            close = get_close_matches(name, known, 1)
+            hint = f"did you mean {close[0]}?" if close else f"it has {', '.join(known) or 'no fields'}"
+            raise invalid(name, f"the argument of {label} has no field {name!r}", hint)
     try:
         return convert(dict(raw), kind)
     except msgspec.ValidationError as error:

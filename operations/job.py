@@ -4,17 +4,39 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Protocol, Self
 
 from distop.errors import Cancelled
 from distop.metastore.records.operation import OperationArg
+from distop.operations.plans import INPUTS, A, recorded_argument
 
 _NOT_IN_FILE_NAMES = re.compile(r"[^A-Za-z0-9_=-]")
 
 
-class JobContext(ABC):
+class RowsWriter(Protocol):
+    """Takes the rows of one attempt, as a context manager, which removes them if its block raises."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None: ...
+
+    def write(self, data: Any) -> None:
+        """Write a ``pyarrow.RecordBatch`` with the columns of the plan, in bounded memory.
+
+        Raises
+        ------
+        BadRow
+            A row does not match the columns of the table.
+        """
+
+    def finish(self) -> dict[str, Any]:
+        """End it; the result of the job (``rows``, ``files``, ``bytes``, its manifest)."""
+
+
+class JobContext(ABC, Generic[A]):
     """One attempt at one job of an operation.
 
     A job returns its result, or raises; etcd decides whether the attempt counts when it is marked. So an
@@ -30,6 +52,19 @@ class JobContext(ABC):
     """Unique among all attempts at all jobs: letters, digits and dashes. The fencing token for files."""
     run_token: int
     """Grows with every runner that takes over the operation. The fencing token for external systems."""
+    argument_type: type[A] | None = None
+    """The class of the type's argument."""
+
+    @cached_property
+    def argument(self) -> A:
+        """The argument of the plan, as the type declares it."""
+        return recorded_argument(self.operation, self.argument_type)
+
+    @property
+    def input(self) -> Any:
+        """What this job works on: its input in :meth:`distop.Plan.of`."""
+        inputs = self.operation.argument[INPUTS]
+        return inputs[self.partition if isinstance(inputs, dict) else int(self.partition)]
 
     @abstractmethod
     def load_checkpoint(self) -> bytes | None:
@@ -61,6 +96,13 @@ class JobContext(ABC):
             f"job {self.partition} of {self.operation.id} is not a partition of a DataFrame"
         )
 
+    def writer(self) -> RowsWriter:
+        """Takes the rows of this attempt; for plans with rows (:meth:`distop.Plan.rows`).
+
+        The job returns the result of ``finish()``. The rows are invisible until the operation is published.
+        """
+        raise NotImplementedError(f"{type(self).__name__} writes no rows")
+
     def scratch_path(self) -> Path:
         """A folder on this host's own disk, for files that need not outlive the job.
 
@@ -89,6 +131,18 @@ class JobContext(ABC):
         """
         name = f"{staging_stem(self.partition, self.attempt)}{suffix}"
         return f"{staging_folder(self.operation, folder)}/{name}"
+
+
+def result_of(job: JobContext, returned: Mapping[str, Any] | Iterator[Any] | None) -> Mapping[str, Any]:
+    """The result of a job whose code has returned this; writes the rows that it yields."""
+    if not isinstance(returned, Generator):
+        assert not isinstance(returned, Iterator)
+        return returned or {}
+    with job.writer() as writer:
+        for batch in returned:
+            job.raise_if_cancelled()
+            writer.write(batch)
+        return writer.finish()
 
 
 def staging_folder(operation: OperationArg, folder: str = "data") -> str:

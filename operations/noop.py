@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from distop.errors import InvalidArgument, JobFailed
-from distop.metastore.records.record import convert
+from distop.errors import JobFailed
 from distop.operations.api import DistributedOperation, Plan, PlanRequest
+from distop.operations.arguments import invalid
 from distop.operations.job import JobContext
 
 MAX_PARTITIONS = 1_000_000
@@ -23,26 +23,22 @@ class NoopArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     fail: list[str] = []
     """Partitions whose job fails."""
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.partitions <= MAX_PARTITIONS:
+            raise invalid("partitions", f"partitions must lie between 0 and {MAX_PARTITIONS}")
 
-class Noop(DistributedOperation):
+
+class Noop(DistributedOperation[NoopArgument]):
     """Does nothing, in the requested number of jobs."""
 
     type = "noop"
     small_jobs = True
     only_computes = True
 
-    def plan(self, request: PlanRequest) -> Plan:
-        try:
-            argument = convert(dict(request.argument), NoopArgument)
-        except msgspec.ValidationError as error:
-            raise InvalidArgument(f"argument of noop: {error}", details={"field": "argument"}) from error
-        if not 0 <= argument.partitions <= MAX_PARTITIONS:
-            raise InvalidArgument(
-                f"partitions must lie between 0 and {MAX_PARTITIONS}", details={"field": "partitions"}
-            )
-        chosen = None if request.partitions is None else list(request.partitions)
-        count = argument.partitions if chosen is None else len(chosen)
-        return Plan(argument={"fail": argument.fail}, partition_count=count, partitions=chosen)
+    def plan(self, request: PlanRequest[NoopArgument]) -> Plan:
+        if request.partitions is not None:
+            return Plan(partitions=list(request.partitions))
+        return Plan(partition_count=request.argument.partitions)
 
     def combine(self, first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any] | None:
         """The jobs of both; not when some are to fail, since those are named by number."""
@@ -50,7 +46,7 @@ class Noop(DistributedOperation):
             return None
         return {"partitions": int(first.get("partitions", 1)) + int(second.get("partitions", 1))}
 
-    def run_job(self, job: JobContext) -> Mapping[str, Any] | None:
-        if job.partition in job.operation.argument["fail"]:
+    def run_job(self, job: JobContext[NoopArgument]) -> Mapping[str, Any] | None:
+        if job.partition in job.argument.fail:
             raise JobFailed(f"job {job.partition} was asked to fail")
         return None

@@ -20,7 +20,7 @@ from distop.lake.rules.parsing import refuse_unchecked
 from distop.lake.writing.prepared import LIST, MAX_AGE_S, TYPE, age_of
 from distop.metastore.records.operation import Effect, OperationArg, StepRecord, WatermarkMove
 from distop.operations.api import DistributedOperation, Plan, PlanRequest, Role, Scope
-from distop.operations.arguments import invalid, parse
+from distop.operations.arguments import invalid
 from distop.operations.job import JobContext
 from distop.spark_jobs.ingest.argument import DEFAULT_ON_CONFLICT
 
@@ -56,7 +56,7 @@ class WriteArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The number of the batch, for a stream."""
 
 
-class Write(DistributedOperation):
+class Write(DistributedOperation[WriteArgument]):
     """Publishes files that were written before. Started by the Spark data source, not by people.
 
     The object of an operation is the name of its write, so that writes of one table do not wait for each
@@ -71,7 +71,7 @@ class Write(DistributedOperation):
     stages_files = True
     nested_files = True
 
-    def plan(self, request: PlanRequest) -> Plan:
+    def plan(self, request: PlanRequest[WriteArgument]) -> Plan:
         """See :meth:`DistributedOperation.plan`.
 
         Raises
@@ -85,7 +85,7 @@ class Write(DistributedOperation):
         PreconditionFailed
             The table has rules that its rows must keep.
         """
-        argument = _parsed(request)
+        argument = _checked(request)
         moves = _moves(argument, request.table.name, request.watermarks)
         if argument.give_up:
             recorded = {"output": "iceberg", "layout": argument.layout or None, WRITE: argument.write}
@@ -113,9 +113,11 @@ class Write(DistributedOperation):
             series=argument.source,
         )
 
-    def plan_holds(self, plan: Plan, made_on: PlanRequest, request: PlanRequest) -> bool:
+    def plan_holds(
+        self, plan: Plan, made_on: PlanRequest[WriteArgument], request: PlanRequest[WriteArgument]
+    ) -> bool:
         """It depends on the snapshot on which the write began. Of the watermarks only its own counts."""
-        source = str(made_on.argument.get("source", ""))
+        source = made_on.argument.source
         return made_on.watermarks.get(source) == request.watermarks.get(source)
 
     def commit_steps(self, operation: OperationArg) -> Sequence[StepRecord]:
@@ -137,7 +139,7 @@ class WriteNote(TransactionalStep):
         return Contribution(facts=facts | ({GAVE_UP: True, IGNORED: True} if argument.get(GAVE_UP) else {}))
 
 
-def _parsed(request: PlanRequest) -> WriteArgument:
+def _checked(request: PlanRequest[WriteArgument]) -> WriteArgument:
     if request.table.format != "iceberg":
         raise PreconditionFailed(
             f"table {request.table.name!r} has format {request.table.format}: only Iceberg tables can be "
@@ -146,7 +148,7 @@ def _parsed(request: PlanRequest) -> WriteArgument:
         )
     if request.partitions is not None:
         raise invalid("partitions", "a write has no jobs")
-    argument = parse(request.argument, WriteArgument, "write")
+    argument = request.argument
     if age_of(argument.write, 0.0) is None:
         raise invalid("write", f"{argument.write!r} is not the name of a write")
     if not argument.give_up and (not argument.files or "/" in argument.files):

@@ -14,6 +14,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import msgspec
@@ -261,4 +262,5 @@ class Outside:
 
 def hook(name: str, view: OperationView, surroundings: Surroundings) -> None:
     """Where hooks run."""
-    getattr(surroundings.registry.get(view.arg.type), name)(view)
+    kind = surroundings.registry.get(view.arg.type)
+    getattr(kind, name)(replace(view, argument_type=kind.argument_type))

@@ -53,6 +53,7 @@ from distop.errors import (
     as_distop,
     shortened,
 )
+from distop.lake.layout.staging import ROWS
 from distop.metastore.backlog.undoing import rollback_txn
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.txn import Get, KeyValue
@@ -333,6 +334,10 @@ class Completion:
         kind = self._registry.get(tracked.arg.type)
         asked = partial(_steps, tracked.arg)
         steps, external = await self.outside.asked(term, tracked, "commit_steps", asked, kind)
+        if tracked.arg.argument.get(ROWS):
+            label = "naming the steps for its rows"
+            of_rows = await self.outside.blocking(term, tracked, label, _steps_for_rows, tracked.arg)
+            steps, external = [*steps, *of_rows[0]], external or of_rows[1]
         # Operations that publish nothing need not read the results of their jobs.
         view = OperationView(arg=tracked.arg, jobs={}, token=str(tracked.arg.id))
         if steps or _is_hooked(kind) or tracked.jobs.failed or tracked.arg.dynamic:
@@ -405,6 +410,14 @@ def _steps(arg: OperationArg, surroundings: Surroundings) -> tuple[list[StepReco
     """The commit steps of an operation, and whether any of them is external."""
     steps = list(surroundings.registry.get(arg.type).commit_steps(arg))
     return steps, bool(steps) and is_external(steps)
+
+
+def _steps_for_rows(arg: OperationArg) -> tuple[list[StepRecord], bool]:
+    """The same for the rows of its jobs."""
+    from distop.lake.rows import rows_steps
+
+    steps = rows_steps(arg)
+    return steps, is_external(steps)
 
 
 def _described(arg: OperationArg, failures: dict[str, str], surroundings: Surroundings) -> dict[str, str]:

@@ -236,7 +236,7 @@ def operation_arg(
         location=table.location,
         storage=dict(table.options.get("storage", {})),
         exclusive=kind.exclusive,
-        stages_files=is_swept(kind),
+        stages_files=is_swept(kind, plan),
         nested_files=kind.nested_files,
         builds_index=kind.builds_index,
         effect=kind.effect,

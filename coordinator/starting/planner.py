@@ -25,7 +25,7 @@ from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.names import check_partition
 from distop.metastore.records.watermarks import check_room
 from distop.metastore.tables.watermarks import marks_at
-from distop.operations.api import DistributedOperation, Plan, PlanRequest
+from distop.operations.api import DistributedOperation, Plan, PlanRequest, checked, make_plan, stages_files
 
 T = TypeVar("T")
 
@@ -190,8 +190,12 @@ def _planned(name: str, request: PlanRequest, surroundings: Surroundings) -> Pla
     """Before the first files of a table are written, its folder becomes its own; later only if its creator
     may have died before."""
     kind, table = surroundings.registry.get(name), request.table
-    plan = kind.plan(request)
-    if kind.stages_files and (request.head is None or table.found_empty):
+    plan = make_plan(kind, request)
+    if plan.output is not None:
+        from distop.lake.rows import with_rows
+
+        plan = with_rows(plan, request)
+    if stages_files(kind, plan) and (request.head is None or table.found_empty):
         try:
             take_folder(table.location, table.uuid, storage_of(table), found_empty=table.found_empty)
         except OSError as error:
@@ -202,10 +206,12 @@ def _planned(name: str, request: PlanRequest, surroundings: Surroundings) -> Pla
 
 
 def _previewed(name: str, request: PlanRequest, surroundings: Surroundings) -> Mapping[str, Any]:
-    return surroundings.registry.get(name).preview(request)
+    kind = surroundings.registry.get(name)
+    return kind.preview(checked(kind, request))
 
 
 def _holds(
     name: str, plan: Plan, made_on: PlanRequest, request: PlanRequest, surroundings: Surroundings
 ) -> bool:
-    return surroundings.registry.get(name).plan_holds(plan, made_on, request)
+    kind = surroundings.registry.get(name)
+    return kind.plan_holds(plan, checked(kind, made_on), checked(kind, request))

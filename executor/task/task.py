@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -36,7 +36,11 @@ from distop.metastore.crashpoints import reached
 from distop.metastore.operations import jobs
 from distop.metastore.records.operation import MAX_JOB_RECORD_BYTES, OperationArg
 from distop.operations import DistributedOperation, JobContext
+from distop.operations.job import result_of
 from distop.process.clock import boot_clock
+
+if TYPE_CHECKING:
+    from distop.lake.writing.writer import StagedWriter
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +79,7 @@ class TaskJob(JobContext):
 
     def __init__(self, session: TaskSession[TaskJob], work: TaskWork, partition: str, attempt: str) -> None:
         self.operation = work.arg
+        self.argument_type = work.operation.argument_type
         self.partition = partition
         self.attempt = attempt
         self.run_token = session.token
@@ -104,6 +109,11 @@ class TaskJob(JobContext):
             else:
                 self._folder = self._scratch.private(*of)
         return self._folder
+
+    def writer(self) -> StagedWriter:
+        from distop.lake.rows import rows_writer
+
+        return rows_writer(self)
 
     def remove_scratch(self, *, done: bool) -> None:
         """Remove the attempt's own folder; and what is kept for the next one, if the job is ``done``."""
@@ -366,7 +376,7 @@ class Task:
 def run_attempt(operation: DistributedOperation, job: TaskJob) -> Mapping[str, Any]:
     """Run an attempt's code."""
     try:
-        return operation.run_job(job) or {}
+        return result_of(job, operation.run_job(job))
     except SystemExit as error:  # it would end the thread, or Spark's worker, without a word
         raise errors.JobCrashed(f"SystemExit: {error}") from error
 

@@ -15,6 +15,9 @@ FORMATS = (ICEBERG, FILES, DELTA)
 OUTPUT = "output"
 """Field of an operation's argument: the format of its table. Default: Iceberg."""
 
+ROWS = "writesRows"
+"""Field of an operation's argument: its jobs write rows to the table with ``job.writer()``."""
+
 RULES = "rules"
 """Field of an operation's argument: the rules that its jobs check. Jobs write their findings to the private
 folder."""

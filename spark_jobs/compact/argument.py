@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
 
 import msgspec
 
-from distop.operations.arguments import invalid, parse
+from distop.operations.arguments import invalid
 
 DEFAULT_MIN_FILES = 5
 MAX_SORT_COLUMNS = 16
@@ -37,6 +35,10 @@ class CompactArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     filter: str | None = None
     """Only files that may hold rows with this condition, such as ``day < '2024-01-01'``."""
 
+    def __post_init__(self) -> None:
+        if self.min_files < 1:
+            raise invalid("min_files", "--min-files must be at least 1")
+
 
 class Sizes(msgspec.Struct, kw_only=True, frozen=True):
     """The sizes of an argument, in bytes."""
@@ -44,14 +46,6 @@ class Sizes(msgspec.Struct, kw_only=True, frozen=True):
     smaller_than: int
     target_file: int
     job: int
-
-
-def parse_argument(raw: Mapping[str, Any]) -> CompactArgument:
-    """Raises :class:`~distop.errors.InvalidArgument`; ``details["field"]`` names the field."""
-    argument = parse(raw, CompactArgument, "compact")
-    if argument.min_files < 1:
-        raise invalid("min_files", "--min-files must be at least 1")
-    return argument
 
 
 def sizes_of(argument: CompactArgument, table_target: int) -> Sizes:

@@ -15,10 +15,10 @@ from distop.operations import (
     PlanRequest,
     StepRecord,
 )
-from distop.spark_jobs.compact.argument import parse_argument
+from distop.spark_jobs.compact.argument import CompactArgument
 
 
-class Compact(DistributedOperation):
+class Compact(DistributedOperation[CompactArgument]):
     """Rewrites small files. The rows of the table do not change, whatever else happens to it meanwhile.
 
     The snapshot and its files are fixed at the start. Concurrent appends are not touched; if a concurrent
@@ -31,7 +31,7 @@ class Compact(DistributedOperation):
     effect = Effect.REWRITES
     stages_files = True
 
-    def plan(self, request: PlanRequest) -> Plan:
+    def plan(self, request: PlanRequest[CompactArgument]) -> Plan:
         """See :meth:`DistributedOperation.plan`.
 
         Raises
@@ -48,7 +48,7 @@ class Compact(DistributedOperation):
                 f"table {request.table.name!r} has format {request.table.format}, this is for Iceberg tables",
                 hint="Delta has OPTIMIZE for this" if request.table.format == "delta" else "",
             )
-        return plan_compaction(request, parse_argument(request.argument))
+        return plan_compaction(request, request.argument)
 
     def plan_holds(self, plan: Plan, made_on: PlanRequest, request: PlanRequest) -> bool:
         """Files that others have removed meanwhile are left out at the end."""

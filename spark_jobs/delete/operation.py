@@ -19,10 +19,10 @@ from distop.operations import (
     StepRecord,
 )
 from distop.operations.arguments import invalid
-from distop.spark_jobs.delete.argument import DeleteArgument, parse_argument
+from distop.spark_jobs.delete.argument import DeleteArgument
 
 
-class Delete(DistributedOperation):
+class Delete(DistributedOperation[DeleteArgument]):
     """Deletes rows of the snapshot that the table has at the start.
 
     Concurrent appends are not touched. If another operation has removed or changed a file with such rows,
@@ -36,7 +36,7 @@ class Delete(DistributedOperation):
     role = Role.WRITER  # it may empty a table
     stages_files = True
 
-    def plan(self, request: PlanRequest) -> Plan:
+    def plan(self, request: PlanRequest[DeleteArgument]) -> Plan:
         """See :meth:`DistributedOperation.plan`.
 
         Raises
@@ -58,7 +58,7 @@ class Delete(DistributedOperation):
 
         return plan_holds(plan, made_on, request)
 
-    def preview(self, request: PlanRequest) -> Mapping[str, Any]:
+    def preview(self, request: PlanRequest[DeleteArgument]) -> Mapping[str, Any]:
         """How many files would be read by how many jobs, and how many are removed as a whole."""
         from distop.spark_jobs.delete.planning import plan_deletion
 
@@ -98,7 +98,7 @@ class Delete(DistributedOperation):
         remove_attempt(job.operation, job.partition, job.attempt)
 
 
-def _checked(request: PlanRequest) -> DeleteArgument:
+def _checked(request: PlanRequest[DeleteArgument]) -> DeleteArgument:
     if request.table.format != "iceberg":
         raise PreconditionFailed(
             f"table {request.table.name!r} has format {request.table.format}, this is for Iceberg tables",
@@ -110,4 +110,4 @@ def _checked(request: PlanRequest) -> DeleteArgument:
             "a deletion does not take partitions",
             "say it in the condition: --arg where=\"kind = 'a' and ...\"",
         )
-    return parse_argument(request.argument)
+    return request.argument

@@ -26,7 +26,7 @@ WANTED_JOBS = 5000
 def plan_deletion(request: PlanRequest, argument: DeleteArgument) -> tuple[DeletePlan, Concerned]:
     """The plan, and the files that have or may have such rows. Raises as :meth:`.operation.Delete.plan`."""
     if request.head is None:
-        return DeletePlan(where=argument.where), Concerned()
+        return DeletePlan(where=argument.condition), Concerned()
     if argument.branch is not None:
         check_branch_name(argument.branch)
     storage = storage_of(request.table)
@@ -34,9 +34,9 @@ def plan_deletion(request: PlanRequest, argument: DeleteArgument) -> tuple[Delet
     metadata = file.metadata
     layout = Layout.of(metadata)
     Partitioner(layout.schema, layout.spec)  # raises if it cannot split rows as the table does
-    where = predicate_of(argument.where, layout.schema, "where")
+    where = predicate_of(argument.condition, layout.schema, "where")
     snapshot = _snapshot(file, argument.branch or "")
-    nothing = DeletePlan(where=argument.where, branch=argument.branch or "")
+    nothing = DeletePlan(where=argument.condition, branch=argument.branch or "")
     if snapshot is None:
         return nothing, Concerned()
     job_bytes = bytes_per_job(snapshot)

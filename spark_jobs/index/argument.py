@@ -6,7 +6,7 @@ import msgspec
 
 from distop.errors import InvalidName, PreconditionFailed
 from distop.operations import PlanRequest, check_object
-from distop.operations.arguments import invalid, parse
+from distop.operations.arguments import invalid
 
 FILES_PER_JOB = 256
 """Default number of data files per job."""
@@ -26,6 +26,10 @@ class BuildIndexArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=Tru
     files_per_job: int = FILES_PER_JOB
     """Most data files that one job indexes."""
 
+    def __post_init__(self) -> None:
+        if not 1 <= self.files_per_job <= MOST_FILES_PER_JOB:
+            raise invalid("files_per_job", f"--arg files_per_job must lie between 1 and {MOST_FILES_PER_JOB}")
+
 
 def object_of_column(column: str) -> str:
     """The object for a column: its name, if that is a valid object."""
@@ -35,19 +39,16 @@ def object_of_column(column: str) -> str:
         return _MARKED + column
 
 
-def parse_argument(request: PlanRequest) -> BuildIndexArgument:
-    """The argument; raises :class:`~distop.errors.InvalidArgument`, and
-    :class:`~distop.errors.PreconditionFailed` for a table of another format."""
+def check_request(request: PlanRequest[BuildIndexArgument]) -> None:
+    """Raises :class:`~distop.errors.InvalidArgument`, and :class:`~distop.errors.PreconditionFailed` for a
+    table of another format."""
     if request.table.format != "iceberg":
         raise PreconditionFailed(
             f"table {request.table.name!r} has format {request.table.format}, indexes are for Iceberg tables"
         )
-    argument = parse(request.argument, BuildIndexArgument, "build_index")
     if request.partitions is not None:
         raise invalid("partitions", "build_index makes its own partitions")
-    if not 1 <= argument.files_per_job <= MOST_FILES_PER_JOB:
-        raise invalid("files_per_job", f"--arg files_per_job must lie between 1 and {MOST_FILES_PER_JOB}")
-    wanted = object_of_column(argument.column)
+    column = request.argument.column
+    wanted = object_of_column(column)
     if request.object != wanted:
-        raise invalid("object", f"the index of column {argument.column!r} is object {wanted!r}")
-    return argument
+        raise invalid("object", f"the index of column {column!r} is object {wanted!r}")

@@ -19,10 +19,10 @@ from distop.operations import (
     Scope,
     StepRecord,
 )
-from distop.spark_jobs.index.argument import object_of_column, parse_argument
+from distop.spark_jobs.index.argument import BuildIndexArgument, check_request, object_of_column
 
 
-class BuildIndex(DistributedOperation):
+class BuildIndex(DistributedOperation[BuildIndexArgument]):
     """Builds an index of a column, or updates it to the table's present snapshot.
 
     Cannot fail: a job that fails is retried. A killed job is resumed after the last file that it has
@@ -43,7 +43,7 @@ class BuildIndex(DistributedOperation):
         column = argument.get("column")
         return object_of_column(column) if isinstance(column, str) and column else ""
 
-    def plan(self, request: PlanRequest) -> Plan:
+    def plan(self, request: PlanRequest[BuildIndexArgument]) -> Plan:
         """See :meth:`DistributedOperation.plan`.
 
         Raises
@@ -55,7 +55,8 @@ class BuildIndex(DistributedOperation):
         """
         from distop.spark_jobs.index.planning import plan_index
 
-        return plan_index(request, parse_argument(request))
+        check_request(request)
+        return plan_index(request, request.argument)
 
     def plan_holds(self, plan: Plan, made_on: PlanRequest, request: PlanRequest) -> bool:
         """An index covers the snapshot of its plan, and is published if no other one was meanwhile."""

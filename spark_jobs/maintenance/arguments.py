@@ -12,7 +12,7 @@ import msgspec
 from distop.errors import PreconditionFailed
 from distop.lake.rules.model import RawRules
 from distop.operations import PlanRequest
-from distop.operations.arguments import invalid, parse
+from distop.operations.arguments import invalid
 
 A = TypeVar("A", bound=msgspec.Struct)
 
@@ -101,8 +101,8 @@ class ValidateArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     """About how many bytes one job reads at most. Uniqueness rules need a whole partition."""
 
 
-def parsed(request: PlanRequest, what: str, kind: type[A], *, partitions: bool = False) -> A:
-    """The argument of an operation on an Iceberg table, typed; ``what`` is the operation's type.
+def checked_argument(request: PlanRequest[A], *, partitions: bool = False) -> A:
+    """The argument of an operation that is for Iceberg tables only.
 
     Parameters
     ----------
@@ -113,10 +113,9 @@ def parsed(request: PlanRequest, what: str, kind: type[A], *, partitions: bool =
         raise PreconditionFailed(
             f"table {request.table.name!r} has format {request.table.format}, this is for Iceberg tables"
         )
-    argument = parse(request.argument, kind, what)
     if request.partitions is not None and not partitions:
         raise invalid("partitions", "this operation makes its own partitions")
-    return argument
+    return request.argument
 
 
 def snapshot_id(given: str | int | None) -> int | None:

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from distop.operations import DistributedOperation, JobContext, OperationArg, Plan, PlanRequest, StepRecord
-from distop.spark_jobs.maintenance.arguments import DropArgument, PublishArgument, parsed
+from distop.spark_jobs.maintenance.arguments import DropArgument, PublishArgument, checked_argument
 
 
-class PublishBranch(DistributedOperation):
+class PublishBranch(DistributedOperation[PublishArgument]):
     """Publishes a branch: its content becomes the table's, watermarks included, and the branch is removed."""
 
     type = "publish_branch"
     preloads = ("distop.spark_jobs.maintenance.heads",)
 
-    def plan(self, request: PlanRequest) -> Plan:
+    def plan(self, request: PlanRequest[PublishArgument]) -> Plan:
         """See :meth:`DistributedOperation.plan`; ``PreconditionFailed`` if there is no such branch."""
         from distop.spark_jobs.maintenance.heads import branch_snapshot, layout_of_head
 
-        argument = parsed(request, self.type, PublishArgument)
+        argument = checked_argument(request)
         at = branch_snapshot(request, argument.branch)
         expected = at if argument.snapshot is None else str(argument.snapshot)
         publish = {
@@ -37,17 +37,17 @@ class PublishBranch(DistributedOperation):
         """It has no jobs."""
 
 
-class DropBranch(DistributedOperation):
+class DropBranch(DistributedOperation[DropArgument]):
     """Removes a branch. Its files are removed when its snapshots are expired."""
 
     type = "drop_branch"
     preloads = ("distop.spark_jobs.maintenance.heads",)
 
-    def plan(self, request: PlanRequest) -> Plan:
+    def plan(self, request: PlanRequest[DropArgument]) -> Plan:
         """See :meth:`DistributedOperation.plan`; ``PreconditionFailed`` if there is no such branch."""
         from distop.spark_jobs.maintenance.heads import branch_snapshot, layout_of_head
 
-        argument = parsed(request, self.type, DropArgument)
+        argument = checked_argument(request)
         branch_snapshot(request, argument.branch)
         return Plan(argument={**layout_of_head(request), "drop": {"branch": argument.branch}})
 

@@ -27,8 +27,8 @@ from distop.spark_jobs.maintenance.arguments import (
     ExpireArgument,
     OrphansArgument,
     RollbackArgument,
+    checked_argument,
     older_than_time,
-    parsed,
     snapshot_id,
     time_of,
 )
@@ -37,18 +37,18 @@ MIN_ORPHAN_AGE_S = 86400.0
 """Younger files are never orphans: another program may be about to commit them."""
 
 
-class Rollback(DistributedOperation):
+class Rollback(DistributedOperation[RollbackArgument]):
     """Makes an earlier snapshot the present one, and restores its watermarks."""
 
     type = "rollback"
     preloads = ("distop.lake.iceberg.rollback",)
 
-    def plan(self, request: PlanRequest) -> Plan:
+    def plan(self, request: PlanRequest[RollbackArgument]) -> Plan:
         """See :meth:`DistributedOperation.plan`; ``PreconditionFailed`` if there is no such snapshot."""
         from distop.lake.iceberg.rollback import target_of
         from distop.lake.layout.model import Layout, load_metadata
 
-        argument = parsed(request, self.type, RollbackArgument)
+        argument = checked_argument(request)
         if (argument.snapshot is None) == (argument.as_of is None):
             raise invalid("snapshot", "name the target: a snapshot, or a time with --as-of, one of the two")
         if request.head is None:
@@ -76,7 +76,7 @@ class Rollback(DistributedOperation):
         """It has no jobs."""
 
 
-class ExpireSnapshots(DistributedOperation):
+class ExpireSnapshots(DistributedOperation[ExpireArgument]):
     """Expires old snapshots of a table, and removes the files that only they refer to."""
 
     type = "expire_snapshots"
@@ -84,7 +84,7 @@ class ExpireSnapshots(DistributedOperation):
     effect = Effect.CLEANS
     stages_files = True
 
-    def plan(self, request: PlanRequest) -> Plan:
+    def plan(self, request: PlanRequest[ExpireArgument]) -> Plan:
         """See :meth:`DistributedOperation.plan`.
 
         Raises
@@ -94,7 +94,7 @@ class ExpireSnapshots(DistributedOperation):
         """
         from distop.spark_jobs.maintenance.heads import layout_of_head
 
-        argument = parsed(request, self.type, ExpireArgument)
+        argument = checked_argument(request)
         if argument.keep_last < 1:
             raise invalid("keep_last", "--keep-last must be at least 1")
         older_than = older_than_time(argument.older_than)
@@ -115,7 +115,7 @@ class ExpireSnapshots(DistributedOperation):
         """It has no jobs."""
 
 
-class RemoveOrphans(DistributedOperation):
+class RemoveOrphans(DistributedOperation[OrphansArgument]):
     """Finds files below the table's location that nothing refers to, and removes them if requested."""
 
     type = "remove_orphans"
@@ -124,11 +124,11 @@ class RemoveOrphans(DistributedOperation):
     stages_files = True
     sees_active = True
 
-    def plan(self, request: PlanRequest) -> Plan:
+    def plan(self, request: PlanRequest[OrphansArgument]) -> Plan:
         """See :meth:`DistributedOperation.plan`; as that of :class:`ExpireSnapshots`, without ``dry_run``."""
         from distop.spark_jobs.maintenance.heads import layout_of_head
 
-        argument, table = parsed(request, self.type, OrphansArgument), request.table
+        argument, table = checked_argument(request), request.table
         older_than = older_than_time(argument.older_than)
         if time.time() - older_than < MIN_ORPHAN_AGE_S - 1.0:
             raise invalid("older_than", f"--older-than must be at least {MIN_ORPHAN_AGE_S / 3600:.0f}h")

@@ -14,10 +14,10 @@ from distop.operations import (
     PlanRequest,
     StepRecord,
 )
-from distop.spark_jobs.maintenance.arguments import ValidateArgument, parsed
+from distop.spark_jobs.maintenance.arguments import ValidateArgument, checked_argument
 
 
-class Validate(DistributedOperation):
+class Validate(DistributedOperation[ValidateArgument]):
     """Checks rules on the rows of one snapshot, a job for each partition. Does not change the table."""
 
     type = "validate"
@@ -25,7 +25,7 @@ class Validate(DistributedOperation):
     effect = Effect.READS
     stages_files = True
 
-    def plan(self, request: PlanRequest) -> Plan:
+    def plan(self, request: PlanRequest[ValidateArgument]) -> Plan:
         """See :meth:`DistributedOperation.plan`.
 
         Raises
@@ -37,7 +37,7 @@ class Validate(DistributedOperation):
         """
         from distop.spark_jobs.maintenance.validation import plan_validation
 
-        return plan_validation(request, parsed(request, self.type, ValidateArgument, partitions=True))
+        return plan_validation(request, checked_argument(request, partitions=True))
 
     def plan_holds(self, plan: Plan, made_on: PlanRequest, request: PlanRequest) -> bool:
         """A snapshot never changes; only if it is to be published must it be the present one of its

@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 
 from distop.client import AsyncClient, Operation, OperationState
-from distop.errors import PreconditionFailed
+from distop.errors import InvalidArgument, PreconditionFailed
 from distop.metastore.etcd.config import EtcdConfig
 from support.etcd.lossy import LossyClient
 from support.repository import ROOT
@@ -22,7 +22,7 @@ from support.services.whole import write_csv
 from support.waiting import eventually
 
 EXAMPLES = ROOT / "examples"
-TYPES = ("audit:Audit", "access_logs:AccessLogs")
+TYPES = ("audit:Audit", "access_logs:access_logs")
 
 
 @pytest_asyncio.fixture
@@ -64,6 +64,9 @@ async def test_the_audit_finds_every_row_and_then_a_file_that_lacks_some(
     await service.create_table("t", str(tmp_path / "table"), options={"partitionBy": ["kind"]})
     with pytest.raises(PreconditionFailed, match="holds nothing yet"):
         await service.start("t", "audit")
+    with pytest.raises(InvalidArgument, match="did you mean folder") as refused:
+        await service.start("t", "access_logs", {"foldr": "/logs"})
+    assert refused.value.details["field"] == "foldr"
     source = write_csv(tmp_path / "src", "1.csv", 0, 3000)
     ingested = await service.start("t", "ingest", {"paths": [str(source)]})
     await ingested.result(timeout_s=90)

@@ -27,7 +27,7 @@ from distop.lake.rewriting.publish import IcebergMerge
 from distop.metastore.records.operation import JobRecord, OperationArg, OperationOptions
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import Head, TableRecord, Watermarks, decode_watermarks
-from distop.operations.api import PlanRequest
+from distop.operations.api import PlanRequest, make_plan
 from distop.operations.job import JobContext
 from distop.spark_jobs.ingest.operation import Ingest
 from distop.spark_jobs.ingest.report import IngestReport
@@ -116,7 +116,7 @@ class Ingesting:
         return self._recorded(replace(self.request(**argument), options=options))
 
     def _recorded(self, request: PlanRequest) -> OperationArg:
-        plan = self.operation.plan(request)
+        plan = make_plan(self.operation, request)
         arg = OperationArg(
             table="flights",
             type="ingest",

@@ -23,7 +23,7 @@ from distop.metastore.etcd.txn import KeyValue, Put, Txn
 from distop.metastore.records.operation import HistoryRecord, JobRecord, OperationArg
 from distop.metastore.records.record import decode
 from distop.metastore.records.table import Head, IndexRecord, TableRecord
-from distop.operations.api import OperationView, PlanRequest
+from distop.operations.api import OperationView, PlanRequest, make_plan
 from distop.spark_jobs.index.argument import object_of_column
 from distop.spark_jobs.index.operation import BuildIndex
 from support.sources.ingesting import LocalJob
@@ -148,7 +148,7 @@ class Indexing:
             object=obj,
             index=self.record(obj),
         )
-        plan = self.kind.plan(request)
+        plan = make_plan(self.kind, request)
         number = next(_uuids)
         arg = OperationArg(
             table=table.name,

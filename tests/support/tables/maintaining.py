@@ -17,7 +17,7 @@ from distop.lake.rewriting.replace_files import IcebergReplace
 from distop.metastore.records.operation import JobRecord, OperationArg
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import Head, TableRecord, decode_watermarks
-from distop.operations.api import DistributedOperation, PlanRequest
+from distop.operations.api import DistributedOperation, PlanRequest, make_plan
 from distop.spark_jobs.rules.gate import Gate
 from support.sources.ingesting import LocalJob
 from support.tables.publishing import Staged, Table
@@ -65,7 +65,7 @@ class Run:
             active=active,
         )
         mark_folder(table.location, TABLE_UUID, table.storage)
-        plan = kind.plan(request)
+        plan = make_plan(kind, request)
         staged = table.start(plan.partition_count)
         staged.arg.type, staged.arg.argument, staged.arg.version = kind.type, plan.argument, plan.layout
         staged.arg.effect = kind.effect

@@ -20,7 +20,7 @@ from distop.metastore.records.table import TableRecord
 from distop.operations import Plan, PlanRequest, Registry
 from support.waiting import eventually
 
-REQUEST = PlanRequest(
+REQUEST: PlanRequest = PlanRequest(
     table=TableRecord(name="t", location="file:///nowhere"), head=None, watermarks={}, argument={}
 )
 

@@ -30,7 +30,7 @@ def table_of(folder: Path) -> TableRecord:
 
 
 def planned(folder: Path, mode: str = "append") -> dict[str, Any]:
-    request = PlanRequest(table=table_of(folder), head=None, watermarks={}, argument={})
+    request: PlanRequest = PlanRequest(table=table_of(folder), head=None, watermarks={}, argument={})
     return rows_plan(request, pa.schema([("id", pa.int64())]), mode=mode)
 
 

@@ -26,9 +26,10 @@ from distop.lake.writing.writer import StagedWriter
 from distop.metastore.records.operation import JobRecord, OperationArg
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import Head, TableRecord, decode_watermarks
-from distop.operations.api import PlanRequest
+from distop.operations.api import PlanRequest, make_plan
 from distop.operations.job import staging_folder, staging_stem
 from distop.spark_jobs.compact.operation import Compact
+from distop.spark_jobs.delete.argument import DeleteArgument
 from distop.spark_jobs.delete.operation import Delete
 from distop.spark_jobs.maintenance.snapshots import Rollback
 from distop.spark_jobs.tables import open_snapshot
@@ -351,11 +352,11 @@ def test_a_plan_holds_as_long_as_others_only_append(tmp_path: Path) -> None:
             table=TableRecord(name="flights", location=table.location),
             head=decode(table.head.value, Head),
             watermarks=decode_watermarks(table.watermarks.value),
-            argument={"where": where},
+            argument=DeleteArgument(where=where),
         )
 
     kind, made_on = Delete(), request()
-    plan = kind.plan(made_on)
+    plan = make_plan(kind, made_on)
     table.publish(table.staged([rows(100, 5)]))
     assert kind.plan_holds(plan, made_on, request())
     assert kind.preview(request()) == {"jobs": 1, "filesToRead": 3, "filesToDrop": 0, "rowsToDrop": 0}

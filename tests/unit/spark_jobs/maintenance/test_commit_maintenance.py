@@ -25,7 +25,7 @@ from distop.lake.layout.owner import give_folder_up, owner_file
 from distop.lake.rewriting.modes import IcebergOverwrite
 from distop.metastore.records.operation import WatermarkMove
 from distop.metastore.records.table import TableRecord, decode_watermarks
-from distop.operations.api import PlanRequest
+from distop.operations.api import PlanRequest, make_plan
 from distop.operations.registry import Registry
 from distop.spark_jobs.maintenance.snapshots import ExpireSnapshots, RemoveOrphans, Rollback
 from support.tables.maintaining import TABLE_UUID, Run
@@ -491,8 +491,10 @@ def test_nothing_is_removed_from_a_folder_that_is_not_the_tables_own(tmp_path: P
     assert run.finish()["orphans"] == len(litter)
     assert litter <= names(table)
     with pytest.raises(LocationNotOwned):
-        RemoveOrphans().plan(run.request)
-    assert RemoveOrphans().plan(replace(run.request, argument={"older_than": "1d"})).partition_count == 1
+        make_plan(RemoveOrphans(), run.request)
+    assert (
+        make_plan(RemoveOrphans(), replace(run.request, argument={"older_than": "1d"})).partition_count == 1
+    )
 
 
 def test_snapshots_of_a_folder_that_is_not_the_tables_own_do_not_expire(tmp_path: Path) -> None:
@@ -504,7 +506,7 @@ def test_snapshots_of_a_folder_that_is_not_the_tables_own_do_not_expire(tmp_path
     assert (facts["expiredSnapshots"], run.sweep(facts)) == (2, 0)
     assert before <= names(table)
     with pytest.raises(LocationNotOwned):
-        ExpireSnapshots().plan(run.request)
+        make_plan(ExpireSnapshots(), run.request)
 
 
 def test_no_file_is_removed_from_a_table_whose_files_others_need(tmp_path: Path) -> None:
@@ -567,4 +569,6 @@ def test_it_is_provisioned_and_refuses_tables_that_are_not_icebergs(tmp_path: Pa
     for table_format in ("delta", "files"):
         record = TableRecord(name="t", location=str(tmp_path), format=table_format)
         with pytest.raises(PreconditionFailed, match="Iceberg tables"):
-            Registry().get(name).plan(PlanRequest(table=record, head=None, watermarks={}, argument=argument))
+            make_plan(
+                Registry().get(name), PlanRequest(table=record, head=None, watermarks={}, argument=argument)
+            )

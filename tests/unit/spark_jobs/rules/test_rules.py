@@ -22,7 +22,7 @@ from distop.lake.rules.model import RawRules, RuleArgument, RuleSet
 from distop.lake.rules.parsing import distinguishable, parse_rules, shown_columns
 from distop.lake.writing.prepared import new_write
 from distop.metastore.records.table import TableRecord
-from distop.operations.api import Plan, PlanRequest
+from distop.operations.api import Plan, PlanRequest, make_plan
 from distop.process import workers
 from distop.process.workers import Idle
 from distop.spark.operation import Write
@@ -243,7 +243,7 @@ def test_nothing_is_written_past_the_rules_of_a_table() -> None:
 
     def plan(checks: dict[str, Any]) -> Plan:
         table = TableRecord(name="t", location="/t", options={"checks": checks} if checks else {})
-        return Write().plan(PlanRequest(table=table, head=None, watermarks={}, argument=argument))
+        return make_plan(Write(), PlanRequest(table=table, head=None, watermarks={}, argument=argument))
 
     with pytest.raises(PreconditionFailed, match="must keep rules"):
         plan({"rules": "id > 0"})

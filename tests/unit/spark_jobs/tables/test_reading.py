@@ -26,7 +26,7 @@ from distop.lake.rewriting.deletes import equality_fields
 from distop.lake.rewriting.modes import IcebergOverwrite
 from distop.metastore.records.record import decode
 from distop.metastore.records.table import Head, TableRecord
-from distop.operations.api import PlanRequest
+from distop.operations.api import PlanRequest, make_plan
 from distop.spark_jobs.compact.operation import Compact
 from distop.spark_jobs.delete.operation import Delete
 from distop.spark_jobs.index.operation import BuildIndex
@@ -431,7 +431,7 @@ def test_a_column_with_a_default_has_no_index(tmp_path: Path) -> None:
         argument={"column": "v"},
     )
     with refused("column", "column 'v' has a default value"):
-        BuildIndex().plan(request)
+        make_plan(BuildIndex(), request)
 
 
 def test_row_ids_in_files_are_no_columns(tmp_path: Path) -> None:

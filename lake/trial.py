@@ -13,11 +13,21 @@ from pathlib import Path
 from typing import Any
 
 from distop.errors import InvalidArgument, JobResultTooLarge
+from distop.lake.layout.staging import ROWS
+from distop.lake.rows import rows_steps, rows_writer, with_rows
+from distop.lake.writing.writer import StagedWriter
 from distop.metastore.records import operation as records
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import Head, TableRecord, Watermarks
-from distop.operations.api import DistributedOperation, OperationView, Plan, PlanRequest, is_swept
-from distop.operations.job import JobContext
+from distop.operations.api import (
+    DistributedOperation,
+    OperationView,
+    Plan,
+    PlanRequest,
+    is_swept,
+    make_plan,
+)
+from distop.operations.job import JobContext, result_of
 
 
 class TrialJob(JobContext):
@@ -40,8 +50,10 @@ class TrialJob(JobContext):
         checkpoint: bytes | None = None,
         cancel_after: int | None = None,
         scratch: Path | None = None,
+        argument_type: type[Any] | None = None,
     ) -> None:
         self.operation = operation
+        self.argument_type = argument_type
         self.partition = partition
         self.attempt = f"1-{secrets.token_hex(6)}"
         self.run_token = 1
@@ -70,6 +82,9 @@ class TrialJob(JobContext):
             return False
         self.cancel_after -= 1
         return self.cancel_after < 0
+
+    def writer(self) -> StagedWriter:
+        return rows_writer(self)
 
     def scratch_path(self) -> Path:
         if self._scratch is None:
@@ -114,17 +129,16 @@ class Trial:
         record = TableRecord(
             name=self.table, location=self.location, format=self.format, options=dict(self.table_options)
         )
-        self.plan: Plan = self.kind.plan(
-            PlanRequest(
-                table=record,
-                head=self.head,
-                watermarks=self.watermarks,
-                argument=self.argument,
-                partitions=self.partitions,
-                options=self.options,
-                object=self.object,
-            )
+        request: PlanRequest = PlanRequest(
+            table=record,
+            head=self.head,
+            watermarks=self.watermarks,
+            argument=self.argument,
+            partitions=self.partitions,
+            options=self.options,
+            object=self.object,
         )
+        self.plan: Plan = with_rows(make_plan(self.kind, request), request)
         names = self.plan.partitions
         made = records.OperationArg(
             table=self.table,
@@ -138,7 +152,7 @@ class Trial:
             watermarks=self.plan.watermarks,
             options=self.options,
             location=self.location,
-            stages_files=is_swept(self.kind),
+            stages_files=is_swept(self.kind, self.plan),
             nested_files=self.kind.nested_files,
             builds_index=self.kind.builds_index,
             effect=self.kind.effect,
@@ -164,6 +178,7 @@ class Trial:
             checkpoint=checkpoint,
             cancel_after=cancel_after,
             scratch=self.scratch,
+            argument_type=self.kind.argument_type,
         )
 
     def run(self, job: TrialJob | str = "0") -> dict[str, Any]:
@@ -173,7 +188,7 @@ class Trial:
         """
         attempt = self.job(job) if isinstance(job, str) else job
         try:
-            result = dict(self.kind.run_job(attempt) or {})
+            result = dict(result_of(attempt, self.kind.run_job(attempt)))
             value = encode(records.JobRecord(state="success", attempt=attempt.attempt, result=result, at=1e9))
             if len(value) > records.MAX_JOB_RECORD_BYTES:
                 raise JobResultTooLarge(
@@ -191,18 +206,22 @@ class Trial:
 
     def complete(self) -> OperationView:
         """Call ``before_publish``. Call it twice to test that it is idempotent."""
-        view = OperationView(
-            arg=self.operation, jobs=dict(self.jobs), token=f"{self.operation.id}/{self.operation.uuid}"
+        view: OperationView = OperationView(
+            arg=self.operation,
+            jobs=dict(self.jobs),
+            token=f"{self.operation.id}/{self.operation.uuid}",
+            argument_type=self.kind.argument_type,
         )
         self.kind.before_publish(view)
         return view
 
     def sweep(self, *, failed: bool = False) -> OperationView:
         """Call ``cleanup``, as after a success with the results so far, or after a failure."""
-        view = OperationView(
+        view: OperationView = OperationView(
             arg=self.operation,
             jobs={} if failed else dict(self.jobs),
             token=f"{self.operation.id}/{self.operation.uuid}",
+            argument_type=self.kind.argument_type,
             error=records.ErrorRecord(code="JOB_FAILED", message="a trial of failure") if failed else None,
         )
         self.kind.cleanup(view)
@@ -210,4 +229,5 @@ class Trial:
 
     def steps(self) -> list[records.StepRecord]:
         """The steps that would publish it."""
-        return list(self.kind.commit_steps(self.operation))
+        steps = list(self.kind.commit_steps(self.operation))
+        return [*steps, *rows_steps(self.operation)] if self.operation.argument.get(ROWS) else steps

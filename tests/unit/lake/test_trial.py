@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from distop import Trial
 from distop.errors import Cancelled, InvalidArgument, JobResultTooLarge
 from distop.operations import DistributedOperation, JobContext, OperationView, Plan, PlanRequest
-from distop.operations.trial import Trial
 from support.repository import ROOT
 
 EXAMPLES = ROOT / "examples"

@@ -1,0 +1,134 @@
+"""What a type of operation is written with: typed arguments, inputs, rows, and types that are functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+
+from distop import (
+    Cancelled,
+    DistributedOperation,
+    Effect,
+    InvalidArgument,
+    JobContext,
+    Plan,
+    PlanRequest,
+    Trial,
+    operation,
+)
+
+NUMBERS = pa.schema([("n", pa.int64())])
+
+
+@dataclass
+class Range:
+    to: int
+    names: list[str] = field(default_factory=list)
+    step: int = 1
+
+    def __post_init__(self) -> None:
+        if self.step < 1:
+            raise ValueError("step is less than 1")
+
+
+def named(request: PlanRequest[Range]) -> dict[str, Any]:
+    return {name: {"to": request.argument.to} for name in request.argument.names}
+
+
+@operation(named, argument=Range, effect=Effect.READS, resumable=True)
+def counted(job: JobContext[Range]) -> dict[str, Any]:
+    return {"numbers": list(range(0, job.input["to"], job.argument.step))}
+
+
+def rows(request: PlanRequest[Range]) -> Plan:
+    return Plan.rows(range(request.argument.to), NUMBERS)
+
+
+@operation(rows, argument=Range, effect=Effect.APPENDS, type="numbers-of")
+def numbers(job: JobContext[Range]) -> Iterator[pa.RecordBatch]:
+    for _ in range(job.argument.step):
+        yield pa.record_batch({"n": [job.input]}, schema=NUMBERS)
+
+
+@pytest.mark.parametrize(
+    ("argument", "wrong", "message"),
+    [
+        ({"too": 3}, "too", "did you mean to"),
+        ({"to": "many"}, "to", "Expected `int`"),
+        ({"to": 3, "names": [1]}, "names", "Expected `str`"),
+        ({}, "to", "missing required field"),
+        ({"to": 3, "step": 0}, "argument", "step is less than 1"),
+    ],
+)
+def test_an_argument_is_checked_before_the_type_is_called(
+    argument: dict[str, Any], wrong: str, message: str
+) -> None:
+    with pytest.raises(InvalidArgument, match=message) as refused:
+        Trial(counted(), argument)
+    assert refused.value.details["field"] == wrong
+
+
+def test_each_job_gets_its_input_and_the_argument_with_its_defaults() -> None:
+    trial = Trial(counted(), {"to": 2, "names": ["a", "b"]})
+    assert trial.names == ["a", "b"]
+    assert trial.run("b") == {"numbers": [0, 1]}
+    assert trial.operation.argument["argument"] == {"to": 2, "names": ["a", "b"], "step": 1}
+    assert (counted.type, counted.resumable) == ("counted", True)
+
+
+def test_callers_select_jobs_by_name_and_no_others() -> None:
+    argument = {"to": 2, "names": ["a", "b"]}
+    assert Trial(counted(), argument, partitions=["b"]).names == ["b"]
+    with pytest.raises(InvalidArgument, match="no job 'c'"):
+        Trial(counted(), argument, partitions=["c"])
+    with pytest.raises(InvalidArgument, match="no names"):
+        Trial(numbers(), {"to": 1}, partitions=["0"])
+
+
+def test_rows_that_a_job_yields_are_written_published_and_swept_without_a_word(tmp_path: Path) -> None:
+    trial = Trial(numbers(), {"to": 2, "step": 3}, location=str(tmp_path))
+    assert [result["rows"] for result in trial.run_all()] == [3, 3]
+    assert ds.dataset(tmp_path / "data").to_table()["n"].to_pylist() == [0, 0, 0, 1, 1, 1]
+    assert (trial.operation.stages_files, trial.operation.type) == (True, "numbers-of")
+    assert [step.step for step in trial.steps()] == ["iceberg.append"]
+
+
+def test_a_job_that_is_cancelled_between_two_batches_leaves_no_file(tmp_path: Path) -> None:
+    trial = Trial(numbers(), {"to": 1, "step": 3}, location=str(tmp_path))
+    with pytest.raises(Cancelled):
+        trial.run(trial.job("0", cancel_after=2))
+    assert not list(tmp_path.rglob("*.parquet"))
+
+
+def test_a_job_is_described_by_its_input_where_that_is_text() -> None:
+    @operation(lambda request: ["/logs/a.log", "/logs/b.log"])
+    def read(job: JobContext) -> None: ...
+
+    trial = Trial(read())
+    assert trial.kind.describe_job(trial.operation, "1") == "1: /logs/b.log"
+
+
+def test_mistakes_of_the_author_are_refused_when_the_type_is_made_or_planned(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="no attribute 'resumeable'"):
+        operation(named, argument=Range, resumeable=True)
+
+    class Own(DistributedOperation[Range]):
+        type = "own"
+
+        def plan(self, request: PlanRequest[Range]) -> Plan:
+            return Plan(argument={"of": "its own"}, partition_count=1)
+
+        def run_job(self, job: JobContext[Range]) -> None:
+            assert job.argument.to
+
+    with pytest.raises(TypeError, match="argument of its own"):
+        Trial(Own(), {"to": 1}).run()
+    untyped = operation(lambda request: Plan.rows([1], NUMBERS))(lambda job: None)
+    with pytest.raises(ValueError, match="no 'mode': declare a class"):
+        Trial(untyped(), {"mode": "append"}, location=str(tmp_path))
