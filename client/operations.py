@@ -182,6 +182,10 @@ class Operation(Model):
     """What has happened to it, if that was asked for."""
     events_left_out: int = 0
     """How many of these are left out after the first ones."""
+    job_outcomes: str = ""
+    """How its jobs have ended, in the order of its plan, with the events: counts and letters, such as
+    ``120s1f3.`` (``s``: done, ``t``: done after a failed attempt, ``f``: failed, ``.``: no result). In
+    ``50:24s1f`` each letter is that of the worst of 50 jobs."""
 
     @property
     def parked(self) -> bool:

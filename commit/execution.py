@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -79,8 +80,12 @@ def execute(
     skip: Collection[int] = (),
     only: Collection[int] | None = None,
     registry: StepRegistry | None = None,
-) -> None:
+    now: Callable[[], float] = time.time,
+) -> dict[int, float]:
     """Make sure that every step of a sequence is done. Blocking.
+
+    Returns the indexes of the steps that were executed here, each with the time when it was done, in seconds
+    since the Unix epoch; the others had been done before, or are skipped.
 
     Steps of a stage run concurrently; a stage begins when all earlier stages are done. After a failure no
     further step begins, and the call waits for the running ones.
@@ -113,6 +118,9 @@ def execute(
         check_skippable(sequence, index, registry)
     context = replace(context, check=check)
 
+    done: dict[int, float] = {}
+    found_done = 0
+
     def execute_one(index: int, record: StepRecord) -> bool:
         check()
         step = registry.load_external(record)
@@ -125,9 +133,9 @@ def execute(
         if not step.looks_itself and step.verify(context) is StepState.NOT_DONE:
             raise RuntimeError("it was executed, but is not done")
         reached("step.after")
+        done[index] = now()
         return True
 
-    done = already_done = 0
     for stage in sequence.stages():
         wanted = [
             (index, record)
@@ -135,14 +143,15 @@ def execute(
             if index not in skip and (only is None or index in only)
         ]
         acted = _run(execute_one, wanted, workers)
-        done, already_done = done + sum(acted), already_done + len(acted) - sum(acted)
+        found_done += len(acted) - sum(acted)
     fields = {
         "operation": sequence.operation,
-        "executed": done,
-        "found_done": already_done,
+        "executed": len(done),
+        "found_done": found_done,
         "skipped": len(skip),
     }
     log.info("commit_steps_executed", extra=fields)
+    return done
 
 
 def undo(

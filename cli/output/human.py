@@ -127,6 +127,7 @@ class HumanOutput(Output):
                 ("request id", operation.request_id),
                 *arguments_of(operation.argument),
                 *facts,
+                ("job outcomes", operation.job_outcomes),
                 ("events", event_lines(operation)),
             ]
         )

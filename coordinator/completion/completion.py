@@ -8,7 +8,7 @@ fenced by the epoch, makes the outcome true. If it is refused, it is prepared ag
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -37,7 +37,7 @@ from distop.coordinator.completion.publication import (
     read_view,
 )
 from distop.coordinator.starting.services import Services, Term
-from distop.coordinator.state.tracker import Tracked
+from distop.coordinator.state.tracker import Tracked, event
 from distop.coordinator.state.tracker import sealed as sealed_event
 from distop.coordinator.work.processes import Surroundings
 from distop.errors import (
@@ -74,6 +74,7 @@ from distop.metastore.records.operation import (
     ErrorRecord,
     HistoryRecord,
     OperationArg,
+    OperationEvent,
     StepRecord,
 )
 from distop.metastore.records.record import encode_plain
@@ -189,9 +190,11 @@ class Finishing:
         *,
         facts: dict[str, Any] | None = None,
         error: ErrorRecord | None = None,
+        happened: Sequence[OperationEvent] = (),
     ) -> HistoryRecord:
-        """What is remembered of an operation that ends now."""
-        arg, events = tracked.arg, tracked.all_events()
+        """What is remembered of an operation that ends now. ``happened``: events of this attempt, which are
+        true only if it succeeds."""
+        arg, events = tracked.arg, tracked.all_events(*happened)
         return HistoryRecord(
             outcome=outcome,
             uuid=arg.uuid,
@@ -210,6 +213,7 @@ class Finishing:
             facts=facts or {},
             events=events.events,
             events_left_out=events.left_out,
+            job_outcomes=tracked.jobs.outcomes(),
         )
 
 
@@ -375,12 +379,15 @@ class Completion:
         contributions: list[Contribution] = []
         run_ops: KeyValue | None = None
         follow_up: FollowUpStart | None = None
+        happened: list[OperationEvent] = []
         if steps or arg.watermarks or arg.then is not None:
             base = await self._base(keys, arg)
             run_ops = base.run_ops
             if steps or arg.watermarks:
                 context, label = context_of(keys, base, view), "preparing the commit"
                 contributions = await self.outside.blocking(term, tracked, label, prepare, context, steps)
+                names = ", ".join(dict.fromkeys(step.step for step in steps)) or "watermarks"
+                happened.append(event(self._wall(), "commit prepared", about=names))
             try:
                 prepared = self._follow_ups.prepare(keys, arg, base, joined(contributions))
                 if arg.then is not None:
@@ -394,7 +401,7 @@ class Completion:
                 | {name: fact for contribution in contributions for name, fact in contribution.facts.items()}
                 | launch_facts
             )
-        history = self._finishing.history(tracked, "success", facts=facts)
+        history = self._finishing.history(tracked, "success", facts=facts, happened=happened)
         return await self._finishing.send(term, tracked, run_ops, history, contributions, follow_up)
 
     async def _base(self, keys: TableKeys, arg: OperationArg) -> Base:

@@ -8,6 +8,7 @@ the step again.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,7 +19,7 @@ import msgspec
 from distop.commit.contract import NOT_UNDONE
 from distop.coordinator.completion.attempts import Interrupted, Outside
 from distop.coordinator.starting.services import Term
-from distop.coordinator.state.tracker import Tracked
+from distop.coordinator.state.tracker import Tracked, event
 from distop.coordinator.work.processes import Surroundings
 from distop.errors import CallTimeout, CorruptRecord, Crashed, InvalidArgument, PreconditionFailed
 from distop.metastore.etcd.client import EtcdClient
@@ -30,6 +31,7 @@ from distop.metastore.records.operation import (
     CommitSequence,
     JobRecord,
     OperationArg,
+    OperationEvent,
     RunRecord,
     StepRecord,
 )
@@ -217,6 +219,10 @@ PARTS = 16
 """Into how many parts a sequence is divided to find the step that its process dies of."""
 
 
+LISTED_STEPS = 10
+"""External steps that each have an event when they are done; of more there is one for each kind."""
+
+
 class ExternalSteps:
     """Runs them for the drivers of one coordinator."""
 
@@ -255,13 +261,16 @@ class ExternalSteps:
                 label = f"executing commit step {indexes[0]} ({sequence.steps[indexes[0]].step})"
             call = partial(_execute, sequence, present, frozenset(skipped), indexes)
             try:
-                await self._outside.run(term, tracked, label, call)
+                done = await self._outside.run(term, tracked, label, call)
             except (Crashed, CallTimeout) as error:
                 if len(indexes) == 1:
                     raise StepFailed.of(indexes[0], sequence.steps[indexes[0]], error) from error
                 size = max(1, len(indexes) // PARTS)
                 for start in range(0, len(indexes), size):
                     await execute_some(indexes[start : start + size])
+            else:
+                for happened in done:
+                    tracked.timeline.add(happened)
 
         await execute_some(range(len(sequence)))
         return [sequence.steps[index].step for index in skipped]
@@ -287,10 +296,17 @@ def _execute(
     skip: frozenset[int],
     only: Sequence[int],
     surroundings: Surroundings,
-) -> None:
-    from distop.commit.execution import execute
+) -> list[OperationEvent]:
+    from distop.commit.execution import describe, execute
 
-    execute(sequence, context, check=surroundings.check, skip=skip, only=only)
+    done = execute(sequence, context, check=surroundings.check, skip=skip, only=only)
+    if len(done) <= LISTED_STEPS:
+        return [event(at, "step done", about=describe(sequence.steps[index])) for index, at in done.items()]
+    last, count = dict[str, float](), Counter[str]()
+    for index, at in done.items():
+        name = sequence.steps[index].step
+        last[name], count[name] = max(at, last.get(name, at)), count[name] + 1
+    return [event(at, "steps done", about=f"{count[name]:,} of {name}") for name, at in last.items()]
 
 
 def _undo(sequence: CommitSequence, context: StepContext, surroundings: Surroundings) -> Undone:

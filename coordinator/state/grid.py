@@ -6,16 +6,12 @@ A million jobs take a megabyte, where sets of their keys would take two hundred.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
 
+from distop.coordinator.state.outcomes import Cell, draw, outcomes_text
 from distop.metastore.records.operation import JobCountsRecord, OperationArg
 
 WAITING, CLAIMED, SUCCEEDED, FAILED = ".", "r", "s", "f"
 """The values of a cell: nothing yet, an attempt at an exclusive job, the job's result."""
-
-LEVELS = 4
-"""Shades of a cell for several jobs: the share of them that is done, in quarters."""
 
 MAX_FAILURES = 100
 """How many failures keep their text."""
@@ -24,19 +20,6 @@ MAX_DYNAMIC = 10_000_000
 """Largest number of a job of a dynamic plan, whose number is unchecked: far more than etcd holds."""
 
 _WAITING, _CLAIMED, _SUCCEEDED, _FAILED = (ord(state) for state in (WAITING, CLAIMED, SUCCEEDED, FAILED))
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """One cell to draw: a job, or ``jobs`` neighbouring ones."""
-
-    state: Literal[".", "r", "s", "f"]
-    """The job's state; of several: ``f`` if any has failed, ``s`` once all are done, else ``.``."""
-    level: int
-    """Quarters of its jobs that are done, rounded up: 0 = none, 4 = (nearly) all."""
-    label: str
-    """Which job or jobs it is."""
-    jobs: int = 1
 
 
 MANY = 1000
@@ -63,6 +46,10 @@ class GridCounts:
 
     def make_room(self, jobs: int) -> None:
         """Counts need none."""
+
+    def outcomes(self) -> str:
+        """Empty: who counts the jobs knows them."""
+        return ""
 
     @property
     def succeeded(self) -> int:
@@ -92,12 +79,16 @@ class JobGrid:
         self._names = arg.partitions
         self._index = None if self._names is None else {name: at for at, name in enumerate(self._names)}
         self._cells = bytearray((_WAITING,)) * arg.partition_count
+        self._retried = bytearray()
+        """1 at the position of each job that was tried again; it ends behind the last of them."""
         self._failures: dict[int, str] = {}
         self._dynamic = arg.dynamic
         self.succeeded = 0
         self.failed = 0
         self.first_job_at = self.last_job_at = 0.0
         """When the first and the last job finished, by the clocks of executors (seconds since the epoch)."""
+        self.each = 1
+        """Jobs that share a state."""
         self.complete = True
         """Whether all existing jobs have been read; until then there may be more results than counted."""
 
@@ -109,6 +100,11 @@ class JobGrid:
     def claimed(self) -> int:
         """Jobs that an attempt holds; only types with exclusive jobs have any."""
         return self._cells.count(_CLAIMED)
+
+    @property
+    def retried(self) -> bool:
+        """Whether a job was tried again."""
+        return bool(self._retried)
 
     @property
     def failures(self) -> dict[str, str]:
@@ -140,6 +136,12 @@ class JobGrid:
             self._set(at, _FAILED, when)
             if len(self._failures) < MAX_FAILURES:
                 self._failures[at] = error
+
+    def retry(self, partition: str) -> None:
+        """An attempt at the job has failed, and was not the last."""
+        if (at := self._at(partition)) >= 0:
+            self._retried.extend(bytes(max(0, at + 1 - len(self._retried))))
+            self._retried[at] = 1
 
     def clear(self, partition: str) -> None:
         """The job has no result, or none that counts."""
@@ -189,12 +191,16 @@ class JobGrid:
 
     def cells(self, limit: int) -> list[Cell]:
         """At most ``limit`` cells: one a job, or one for several neighbours where there are more jobs."""
-        if self.total <= limit:
-            return [self._cell(at) for at in range(self.total)]
-        return [
-            self._several(part * self.total // limit, (part + 1) * self.total // limit)
-            for part in range(limit)
-        ]
+        return draw(self._cells, self._retried, limit, self._name)
+
+    def outcomes(self) -> str:
+        """How its jobs have ended so far: see :mod:`~distop.coordinator.state.outcomes`."""
+        jobs, at = bytearray(self._cells), self._retried.find(1)
+        while 0 <= at < len(jobs):
+            if jobs[at] == _SUCCEEDED:
+                jobs[at] = ord("t")
+            at = self._retried.find(1, at + 1)
+        return outcomes_text(bytes(jobs))
 
     def some(self, state: str, start: int, count: int) -> tuple[list[tuple[str, str]], int]:
         """Up to ``count`` jobs in a state (empty: in any) from a position of the plan on, each with its
@@ -217,14 +223,3 @@ class JobGrid:
 
     def _name(self, at: int) -> str:
         return str(at) if self._names is None else self._names[at]
-
-    def _cell(self, number: int) -> Cell:
-        state = chr(self._cells[number])
-        return Cell(state, LEVELS if state == SUCCEEDED else 0, self._name(number))  # type: ignore[arg-type]
-
-    def _several(self, start: int, end: int) -> Cell:
-        jobs, done = end - start, self._cells.count(_SUCCEEDED, start, end)
-        failed = self._cells.count(_FAILED, start, end)
-        state: Literal[".", "s", "f"] = "f" if failed else "s" if done == jobs else "."
-        level = -(-done * LEVELS // jobs)
-        return Cell(state, level, f"{self._name(start)} … {self._name(end - 1)}: {done:,} of {jobs:,}", jobs)

@@ -222,11 +222,11 @@ class Tracked:
         """What has happened to it between its start and its end, to be written with ``more``."""
         return self.timeline.record(more)
 
-    def all_events(self) -> EventsRecord:
+    def all_events(self, *more: OperationEvent) -> EventsRecord:
         """The same with what its jobs say."""
         jobs, done = self.jobs, self.jobs.succeeded + self.jobs.failed
         first, last = event(jobs.first_job_at, "first job done"), event(jobs.last_job_at, "last job done")
-        return self.events(*(bound for bound in (first, last) if bound.at and done > (bound is last)))
+        return self.events(*more, *(bound for bound in (first, last) if bound.at and done > (bound is last)))
 
     # -- keeping up ----------------------------------------------------------------------------------
 
@@ -332,6 +332,9 @@ class Tracked:
         if word == b"claim":
             if not self.arg.dynamic:
                 self.jobs.claim(_partition(component))
+        elif word == b"tries":
+            if not self.arg.dynamic:
+                self.jobs.retry(_partition(component))
         elif word == b"state":
             partition = _partition(component)
             try:

@@ -11,7 +11,7 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Get
 from distop.metastore.operations.jobs import read_tries
 from distop.metastore.records.keyspace import OperationKeys
-from distop.metastore.records.operation import ClaimRecord, JobRecord
+from distop.metastore.records.operation import ClaimRecord, JobRecord, RunnerRecord
 from distop.metastore.records.record import decode
 
 STATES = {"waiting": WAITING, "running": CLAIMED, "done": SUCCEEDED, "failed": FAILED}
@@ -31,7 +31,8 @@ class Job:
     attempts: int = 0
     """Those that have begun, as far as it is known: the failed ones, and the one with a result or a claim."""
     member: str = ""
-    """Of a claimed one: who runs it."""
+    """Who runs it, or has run it, as far as the keys say: of a claim the sidecar; of a result the executor,
+    as long as that runs the operation."""
     at: float = 0.0
     """When it finished, by the clock of its executor, in seconds since the epoch; 0: it has not."""
     error: str = ""
@@ -46,10 +47,11 @@ async def read_jobs(
     cells, after = grid.some(STATES.get(state, ""), start, PAGE)
     names = [partition for partition, _ in cells]
     wanted = [(keys.job_state(name), keys.claim(name), keys.tries(name)) for name in names]
-    read = await client.read_many([Get(key) for job in wanted for key in job])
+    read = await client.read_many([*(Get(key) for job in wanted for key in job), Get(keys.runner)])
     kvs = [
         [read.single(3 * number + at, key) for at, key in enumerate(job)] for number, job in enumerate(wanted)
     ]
+    runner = read.single(3 * len(wanted), keys.runner)
     tries = await read_tries(client, keys, (tried for _, _, tried in kvs if tried.exists))
     words = {cell: word for word, cell in STATES.items()}
     jobs = []
@@ -59,12 +61,16 @@ async def read_jobs(
         try:
             if ended.exists and cell in (SUCCEEDED, FAILED):
                 record = decode(ended.value, JobRecord, ended.key)
-                job = Job(name, words[cell], failed + 1, at=record.at, error=record.error or job.error)
+                # An attempt begins with the token of its run, which is when its executor took the operation.
+                is_present = runner.exists and record.attempt.startswith(f"{runner.create_revision}-")
+                member = decode(runner.value, RunnerRecord, runner.key).member if is_present else ""
+                error = record.error or job.error
+                job = Job(name, words[cell], failed + 1, member, record.at, error)
             elif claimed.exists:
                 member = decode(claimed.value, ClaimRecord, claimed.key).member
                 job = Job(name, words[cell], failed + 1, member, error=job.error)
-        except CorruptRecord as error:
-            job = Job(name, words[cell], failed, error=str(error))
+        except CorruptRecord as corrupt:
+            job = Job(name, words[cell], failed, error=str(corrupt))
         jobs.append(job)
     return jobs, after
 

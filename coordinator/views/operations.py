@@ -56,6 +56,7 @@ def add_live_events(message: pb.Operation, tracked: Tracked) -> None:
     start = event(arg.started_at, "started", arg.started_by)
     message.events.extend(message_of(pb.Event, entry) for entry in (start, *happened.events))
     message.events_left_out = happened.left_out
+    message.job_outcomes = tracked.jobs.outcomes()
 
 
 def add_ended_events(message: pb.Operation, record: HistoryRecord) -> None:
@@ -65,6 +66,7 @@ def add_ended_events(message: pb.Operation, record: HistoryRecord) -> None:
     end = event(record.finished_at, "finished", about=record.outcome + why)
     message.events.extend(message_of(pb.Event, entry) for entry in (start, *record.events, end))
     message.events_left_out = record.events_left_out
+    message.job_outcomes = record.job_outcomes
 
 
 def from_history(operation: OperationId, record: HistoryRecord, revision: int) -> pb.Operation:
@@ -79,7 +81,8 @@ def from_history(operation: OperationId, record: HistoryRecord, revision: int) -
         argument_json=record.argument,
         cancel_requested=record.outcome == "cancelled",
         error=error,
-        events_left_out=0,  # only a reply with events has it
+        events_left_out=0,  # only a reply with events has it, and the next one
+        job_outcomes="",
         revision=revision,
     )
 

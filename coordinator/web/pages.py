@@ -17,6 +17,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from distop.coordinator.state.grid import JobGrid
+from distop.coordinator.state.outcomes import Outcomes
 from distop.coordinator.views.jobs import STATES, Failure, grouped
 from distop.coordinator.views.messages import state_of_batch
 from distop.coordinator.views.why import Need, long_call, many, seconds_of, short_name, span
@@ -42,6 +43,8 @@ PENDING = {
 
 EVENTS = {
     "taken": "good",
+    "step done": "good",
+    "steps done": "good",
     "waits again": "warn",
     "cancel requested": "warn",
     "paused": "warn",
@@ -124,7 +127,7 @@ def state_of(operation: pb.Operation) -> str:
     return _STATES.get(operation.state, "unknown")
 
 
-def tally(jobs: pb.JobCounts, grid: JobGrid | None) -> str:
+def tally(jobs: pb.JobCounts, grid: JobGrid | Outcomes | None) -> str:
     """``"34 of 120 jobs done, 1 failed"``."""
     counting = grid is not None and not grid.complete
     total = "an unknown number of" if jobs.counting and not jobs.total else f"{jobs.total:,}"

@@ -23,6 +23,7 @@ from distop.coordinator.api.schedules import ScheduleService
 from distop.coordinator.api.tables import TableService
 from distop.coordinator.starting.services import Services
 from distop.coordinator.state.grid import JobGrid
+from distop.coordinator.state.outcomes import Outcomes
 from distop.coordinator.views.following import Following
 from distop.coordinator.views.jobs import STATES, Job, read_jobs
 from distop.coordinator.views.listing import LOOKED, first_tables
@@ -184,10 +185,12 @@ class TablePage:
 
 @dataclass(frozen=True, kw_only=True)
 class OperationPage:
-    """One operation. Once it is over it has no jobs to show, and nothing to explain."""
+    """One operation. Once it is over it has no list of jobs, and nothing to explain."""
 
     operation: pb.Operation
     grid: JobGrid | None = None
+    outcomes: Outcomes | None = None
+    """Of one that is over, how its jobs have ended."""
     reason: Reason | None = None
     need: Need | None = None
     """What it needs next to come to its end."""
@@ -403,7 +406,8 @@ class Reads:
             )
         if (finished := await read_finished(self.client, operation, events=True)) is None:
             raise not_found(operation)
-        return OperationPage(operation=finished)
+        outcomes = Outcomes.of(finished.job_outcomes, finished.jobs.total)
+        return OperationPage(operation=finished, outcomes=outcomes)
 
     async def members(self) -> list[pb.Member]:
         """All live members, coordinators first."""

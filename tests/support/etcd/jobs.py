@@ -15,12 +15,18 @@ _GROUP = 100
 
 
 async def mark(
-    client: EtcdClient, operation: OperationId, partition: str, *, error: str = "", code: str = "JOB_FAILED"
+    client: EtcdClient,
+    operation: OperationId,
+    partition: str,
+    *,
+    error: str = "",
+    code: str = "JOB_FAILED",
+    attempt: str = "a1",
 ) -> bool:
     """Mark one job successful, or failed with ``error``; whether this mark is the one that counts."""
     keys = client.keyspace.operation(operation)
     job = keys.job_state(partition)
-    value = failure_record("a1", code, error, 1.0) if error else success_record("a1", {}, 1.0)
+    value = failure_record(attempt, code, error, 1.0) if error else success_record(attempt, {}, 1.0)
     return (await client.txn(Txn((equals(keys.state, RUNNING), absent(job)), (Put(job, value),)))).succeeded
 
 

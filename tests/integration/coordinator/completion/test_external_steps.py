@@ -92,6 +92,9 @@ async def test_steps_are_executed_in_order_and_once(
     assert written(tmp_path) == {"0", "1", "2", "last"}
     assert sorted(executions(tmp_path)[:3]) == ["0", "1", "2"]
     assert executions(tmp_path)[3:] == ["last"]
+    request = pb.GetOperationRequest(name=str(operation), events=True)
+    events = [one.what for one in (await service.operations.GetOperation(request)).events]
+    assert events[-6:] == [*["step done"] * 4, "commit prepared", "finished"]
     assert await eventually(lambda: nothing_left(client, operation))
 
 

@@ -73,7 +73,8 @@ async def test_a_running_operation_fills_its_grid_and_says_why(service, web, cli
         assert jobs["cells"] == "s" * 7 + "." * 13
         assert jobs["operation"]["jobs"] == {"total": 20, "succeeded": 7, "failed": 0, "counting": False}
         await mark_all(client, operation, map(str, range(7, 20)))
-        await web.shows(path, "succeeded", "20 of 20 jobs done", "duration")
+        ended = await web.shows(path, "succeeded", "20 of 20 jobs done", "duration")
+        assert ended.text.count('<i class="s"') == 20 + 1
         await web.shows("/", "noop/1 succeeded", "Finished lately", "20/20")
 
 
@@ -103,12 +104,24 @@ async def test_jobs_are_listed_by_state_with_their_attempts_and_what_happened(se
         failed = await web.shows(f"{path}&jobs=failed", "line 7 of 70", "line 7 of 71", "taken by e1")
         rows = re.findall(r'"Attempts">(\d+|–)<', failed.text)
         assert rows == ["2", "1"]
+        assert failed.text.count('class="f again" title="70, tried again"') == 1
         assert "Its jobs run" in failed.words
         waiting = await web.get(f"{path}&jobs=waiting")
         following = re.search(r'href="([^"]*from=\d+)">next', waiting.text)
         assert following is not None
         assert ">79</bdi>" in (await web.get(unescape(following[1].replace("from=30", "from=60")))).text
         assert (await web.get(f"{path}&jobs=asleep")).status == 400
+        await count_try(client, taken.run, "0", "a0", "IO: first")
+        await mark(client, operation, "0", attempt=f"{taken.run.token}-1-1")
+        done = await web.shows(f"{path}&jobs=done", "tried again")
+        assert re.findall(r'"Run by"><bdi>(\w+)</bdi>', done.text) == ["e1"]
+        await service.operations.CancelOperation(pb.CancelOperationRequest(name=str(operation)))
+        ended = await web.shows(path, "cancelled", "no result")
+        assert 'class="s again" title="0, tried again"' in ended.text
+        shown = await service.operations.GetOperation(
+            pb.GetOperationRequest(name=str(operation), events=True)
+        )
+        assert shown.job_outcomes == "1t69.2f8."
 
 
 async def test_a_type_that_nobody_serves_is_stuck(service, web, client):
