@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -15,6 +16,23 @@ from distop.cli.output.exits import SOMETHING_WRONG
 app = typer.Typer()
 
 PANEL = "Begin"
+
+
+@command(app, rich_help_panel=PANEL)
+def init(
+    out: WithOutput,
+    folder: Annotated[Path, typer.Argument(help="Made if it is missing.")] = Path("."),
+) -> None:
+    """Write a project that runs: data, a table with rules, a schedule, services, and a README that says how.
+
+    Nothing is overwritten.
+
+    Example: distop init shop
+    """
+    from distop.cli import project
+
+    written = project.write(folder)
+    out.facts(f"a project in {folder}", {"files": ", ".join(written)}, [f"Begin with {folder / 'README.md'}"])
 
 
 @command(app, rich_help_panel=PANEL)

@@ -11,6 +11,7 @@ import pytest
 import pytest_asyncio
 
 from distop.catalog.catalog import EtcdCatalog
+from distop.cli import project
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from support.pages import Reader, blocks, lines, reading
@@ -107,6 +108,12 @@ async def test_what_a_page_does_with_the_table_of_the_tour(page: str, reader: Re
     for line in lines(blocks(TOUR)[1].code + FLIGHTS[page]):
         await asyncio.to_thread(reader.type, line)
     await asyncio.to_thread(reader.run, page)
+
+
+async def test_a_new_project_runs_as_its_readme_says(reader: Reader, tmp_path: Path) -> None:
+    reader.at = tmp_path / "shop"
+    project.write(reader.at)
+    await asyncio.to_thread(reader.run, "cli/project/files/README.md")
 
 
 @pytest.mark.slow("types the commands of a month")
