@@ -24,6 +24,7 @@ PAGES = [
     TOUR,
     "docs/again.md",
     "docs/changing-tables.md",
+    "docs/cookbook.md",
     "docs/ingest.md",
     "docs/ordered-batches.md",
 ]
@@ -54,6 +55,7 @@ NOT_RUN = {
     ],
     "docs/again.md": ["tests/system/again/test_again.py does the same"] * 2,
     "docs/deploying.md": [
+        "tests/system/deployed/test_project.py runs the services of that file",
         "it builds images",
         "it needs a container engine with Compose",
         "it needs root and systemd",
