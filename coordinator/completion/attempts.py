@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from distop.commit.execution import StepFailed, is_skippable
 from distop.coordinator.starting.services import Services, Term
 from distop.coordinator.state.tracker import Tracked, completion_failed
 from distop.coordinator.work.processes import Call, Surroundings
@@ -79,8 +80,6 @@ class Parking:
         Raises the error, and so the next attempt waits for its back-off. Unless there is none: the operation
         is parked, or its state has changed meanwhile.
         """
-        from distop.commit.execution import StepFailed, is_skippable
-
         sealed, step = tracked.state, error if isinstance(error, StepFailed) else None
         publishes = sealed == COMMITTING
         cause = step.cause if step is not None and step.cause is not None else error

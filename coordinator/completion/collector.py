@@ -7,6 +7,7 @@ import logging
 from collections.abc import Mapping
 from functools import partial
 
+from distop.commit.contract import NOT_UNDONE
 from distop.coordinator.completion.attempts import Parking, hook
 from distop.coordinator.completion.publication import read_jobs, token_of
 from distop.coordinator.starting.services import Services, Term
@@ -67,7 +68,6 @@ class Collector:
         Raises its error: it is called again, with the pauses of its type's retries and without an end, since
         without the keys of the operation nobody would know what to remove.
         """
-        from distop.commit.contract import NOT_UNDONE
         from distop.lake.cleanup.staged import all_known
 
         arg, error = tracked.arg, None

@@ -12,16 +12,27 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-from distop.commit.contract import NOT_UNDONE
+from distop.commit.contract import (
+    NOT_UNDONE,
+    Contribution,
+    ExternalStep,
+    FinishContext,
+    StepContext,
+    StepPlan,
+    TransactionalStep,
+    default_registry,
+)
+from distop.commit.execution import StepFailed, Undone, describe, execute, undo
 from distop.coordinator.completion.attempts import Interrupted, Outside
 from distop.coordinator.starting.services import Term
 from distop.coordinator.state.tracker import Tracked, event
 from distop.coordinator.work.processes import Surroundings
 from distop.errors import CallTimeout, CorruptRecord, Crashed, InvalidArgument, PreconditionFailed
+from distop.lake.iceberg.watermarks import WatermarkStep
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Get, KeyValue, Txn
 from distop.metastore.operations.steplog import CommitStepStore
@@ -40,11 +51,6 @@ from distop.metastore.records.table import TableRecord
 from distop.metastore.records.watermarks import Fetch
 from distop.metastore.tables.watermarks import ChunkReader
 from distop.operations.api import OperationView
-
-if TYPE_CHECKING:
-    from distop.commit.contract import Contribution, FinishContext, StepContext
-    from distop.commit.execution import Undone
-    from distop.metastore.records.operation import CommitSequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +135,6 @@ def token_of(arg: OperationArg) -> str:
 
 def context_of(keys: TableKeys, base: Base, view: OperationView) -> FinishContext:
     """The context of transactional steps."""
-    from distop.commit.contract import FinishContext
-
     record = base.record
     if record is None:
         raise PreconditionFailed(f"table {keys.name!r} was dropped while {view.arg.id} was running")
@@ -147,8 +151,6 @@ def context_of(keys: TableKeys, base: Base, view: OperationView) -> FinishContex
 
 def step_context(keys: TableKeys, base: Base, view: OperationView) -> StepContext:
     """The context of external steps."""
-    from distop.commit.contract import StepContext
-
     return StepContext(table=context_of(keys, base, view).table, arg=view.arg, token=view.token)
 
 
@@ -162,9 +164,6 @@ def joined(contributions: Iterable[Contribution]) -> Txn:
 
 def prepare(context: FinishContext, steps: list[StepRecord]) -> list[Contribution]:
     """Every transactional step's contribution, on the given base. Blocking; does not access etcd."""
-    from distop.commit.contract import Contribution, StepPlan, TransactionalStep, default_registry
-    from distop.lake.iceberg.watermarks import WatermarkStep
-
     # The watermark step comes first: if it refuses, no metadata has been written in vain.
     prepared: list[Contribution] = []
     try:
@@ -184,8 +183,6 @@ def prepare(context: FinishContext, steps: list[StepRecord]) -> list[Contributio
 
 def is_external(steps: list[StepRecord]) -> bool:
     """Whether any of these steps acts outside of the finishing transaction."""
-    from distop.commit.contract import TransactionalStep, default_registry
-
     return any(not issubclass(default_registry().kind(record.step), TransactionalStep) for record in steps)
 
 
@@ -195,8 +192,6 @@ def work_out(context: FinishContext, steps: list[StepRecord]) -> CommitSequence:
     The transactional ones are prepared as a check: what they refuse for good must be refused before anything
     is executed.
     """
-    from distop.commit.contract import ExternalStep, StepPlan, default_registry
-
     for contribution in prepare(context, steps):
         contribution.discard()
     records: list[StepRecord] = []
@@ -240,8 +235,6 @@ class ExternalSteps:
 
         ``None`` if a cancellation came before their log was durable: nothing was executed then.
         """
-        from distop.commit.execution import StepFailed
-
         keys, sequence = term.keys, await self._store.load(self._client, tracked.keys)
         if sequence is None:
             context = context_of(keys, await read_base(self._client, keys, tracked.arg), view)
@@ -297,8 +290,6 @@ def _execute(
     only: Sequence[int],
     surroundings: Surroundings,
 ) -> list[OperationEvent]:
-    from distop.commit.execution import describe, execute
-
     done = execute(sequence, context, check=surroundings.check, skip=skip, only=only)
     if len(done) <= LISTED_STEPS:
         return [event(at, "step done", about=describe(sequence.steps[index])) for index, at in done.items()]
@@ -310,6 +301,4 @@ def _execute(
 
 
 def _undo(sequence: CommitSequence, context: StepContext, surroundings: Surroundings) -> Undone:
-    from distop.commit.execution import undo
-
     return undo(sequence, context, check=surroundings.check)

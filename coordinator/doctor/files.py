@@ -1,13 +1,16 @@
 """Whether a table's files match etcd. Loads pyiceberg, so the doctor imports it where it looks at files.
 
-Pure: listings and records in, findings out. Listings and etcd are read at different moments: folders first,
-so that every file belongs to an operation that etcd knew by then, as running or as ended.
+The checks are pure: listings and records in, findings out. Listings and etcd are read at different moments:
+folders first, so that every file belongs to an operation that etcd knew by then, as running or as ended.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
 
+from distop.catalog.pointers import FOREIGN
 from distop.coordinator.doctor.findings import (
     DOCTOR,
     Finding,
@@ -15,9 +18,10 @@ from distop.coordinator.doctor.findings import (
     RepairTxn,
     needs_no_files,
 )
-from distop.coordinator.doctor.reading import ObservedTable
-from distop.errors import CorruptRecord, PreconditionFailed, UnsupportedType
-from distop.lake.cleanup.inspection import TableView
+from distop.coordinator.doctor.reading import ObservedTable, read_ends
+from distop.coordinator.work.work import LIMIT_S
+from distop.errors import Busy, CorruptRecord, DistopError, PreconditionFailed, UnsupportedType
+from distop.lake.cleanup.inspection import TableView, staged_files, staged_folders, view_table
 from distop.lake.iceberg.provenance import done_by, rewound
 from distop.lake.iceberg.watermarks import is_after
 from distop.lake.index.manifest import FOLDER as INDEX
@@ -26,13 +30,15 @@ from distop.lake.storage.listing import Entry
 from distop.lake.storage.storage import storage_of
 from distop.lake.writing.prepared import is_spared
 from distop.metastore.backlog.batches import AppliedRecord, ordering_of
-from distop.metastore.backlog.undoing import Done, UndoneRecord, batch_keys
-from distop.metastore.etcd.txn import KeyValue
+from distop.metastore.backlog.undoing import Done, RollbackDifference, UndoneRecord, batch_keys, rollback_txn
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.txn import KeyValue, Txn, unchanged
 from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import SUCCESS, HistoryRecord, RequestRecord
 from distop.metastore.records.record import decode
 from distop.metastore.records.table import Head, TableRecord, Watermarks
 from distop.metastore.records.watermarks import Chunks, Fetch, Marks, decode_recent, position
+from distop.metastore.tables.watermarks import ChunkReader
 
 STAGED_GRACE_S = 600.0
 """Minimum age of a staged file for removal by ``--fix``."""
@@ -403,3 +409,99 @@ def _watermarks_of_gone(table: ObservedTable, marks: Marks, view: TableView) -> 
 
 def _of_head(table: ObservedTable, code: str, sentence: str, remedy: str, operation: str = "") -> Finding:
     return table.finding(code, operation=operation, persists_s=1.0, sentence=sentence, remedy=remedy)
+
+
+class FileLooks:
+    """Looks at the files of tables, for one doctor.
+
+    Parameters
+    ----------
+    blocking:
+        Runs code that lists and reads files, given the table.
+    wall:
+        Seconds since the Unix epoch.
+    """
+
+    def __init__(
+        self, client: EtcdClient, blocking: Callable[..., Awaitable[Any]], wall: Callable[[], float]
+    ) -> None:
+        self._client = client
+        self._blocking = blocking
+        self._wall = wall
+
+    async def folders_of(self, table: TableRecord) -> list[str] | Exception:
+        """The staging folders of a table, or the error of its storage."""
+        try:
+            folders: list[str] = await self._blocking(table.name, staged_folders, table)
+            return folders
+        except Exception as error:  # reported among the findings about files
+            return error
+
+    async def look(
+        self, observed: ObservedTable, table: TableRecord, folders: list[str] | Exception, *, deep: bool
+    ) -> list[Finding]:
+        """What is wrong with the files of a table. Raises the error of its storage."""
+        findings: list[Finding] = []
+        view, head = None, _head_of(observed) if table.format == "iceberg" else None
+        if head is not None:
+            view, failed = await self._view(observed, table, head, deep=deep)
+            findings += [failed] if failed is not None else []
+            if view is not None:
+                chunks = ChunkReader(self._client, table, observed.revision)
+                findings += await self._blocking(observed.name, check_head, observed, head, view, chunks)
+                findings += check_values(observed, view)
+                if view.gone:
+                    findings += await self._not_in_history(observed, view)
+        if isinstance(folders, Exception):
+            if findings:
+                return findings  # such as a head that cannot be read, either
+            raise folders
+        unowned = unowned_folders(observed, folders)
+        files: dict[str, list[Entry]] = {}
+        for folder, operation in unowned.items():
+            if operation is not None or deep:
+                files[folder] = await self._blocking(observed.name, staged_files, table, folder)
+        return findings + check_staged(observed, table, unowned, files, view, self._wall())
+
+    async def _not_in_history(self, observed: ObservedTable, view: TableView) -> list[Finding]:
+        """What counts as applied, and was taken out of the table's history."""
+        gone = gone_from_history(view)
+        try:
+            ends = await read_ends(self._client, observed, gone)
+            applied = counted_as_applied(observed, gone, ends, self._wall())
+        except CorruptRecord:
+            return []  # a deep look reports it
+        if not any((applied.batches, applied.unordered, applied.requests)):
+            return []
+        undoes = RollbackDifference(gone=applied, back=Done(), left=done_by(view.live))
+        fix, by = None, str(OperationId(observed.name, FOREIGN, 0))
+        with suppress(Busy, PreconditionFailed):  # others are put back at present, or these are too many
+            txn = await rollback_txn(self._client, observed.keys, undoes, by=by, now=self._wall())
+            fix = RepairTxn("took it back", Txn((unchanged(observed.head),)) + txn)
+        return list(not_in_history(observed, applied, fix))
+
+    async def _view(
+        self, observed: ObservedTable, table: TableRecord, head: Head, *, deep: bool
+    ) -> tuple[TableView | None, Finding | None]:
+        def view() -> TableView:
+            return view_table(head.metadata_location, deep=deep, storage=storage_of(table))
+
+        try:
+            limit = {"limit_s": LIMIT_S} if deep else {}
+            return await self._blocking(observed.name, view, **limit), None
+        except UnsupportedType as error:
+            return None, not_supported(observed, head, error)
+        except CorruptRecord as error:
+            return None, head_unreadable(observed, head, error.message, missing=True)
+        except DistopError as error:
+            return None, head_unreadable(observed, head, error.message, missing=False)
+        except Exception as error:  # any error of a file system
+            why = f"{type(error).__name__}: {error}"
+            return None, head_unreadable(observed, head, why, missing=False)
+
+
+def _head_of(observed: ObservedTable) -> Head | None:
+    try:
+        return decode(observed.head.value, Head, observed.head.key) if observed.head.exists else None
+    except CorruptRecord:
+        return None  # reported among the records

@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -23,7 +24,6 @@ from distop.coordinator.doctor.findings import (
     Fixing,
     Progress,
     RemoveFiles,
-    RepairTxn,
     Reported,
     apply,
     text,
@@ -35,35 +35,25 @@ from distop.coordinator.doctor.reading import (
     ObservedTable,
     indexed_tables,
     names_with_keys,
-    read_ends,
     read_members,
     read_table,
     read_tables,
 )
 from distop.coordinator.doctor.records import check_indexes, unreadable_keys
-from distop.coordinator.work.work import LIMIT_S, Work
+from distop.coordinator.work.work import Work
 from distop.errors import (
-    Busy,
     Compacted,
-    CorruptRecord,
-    DistopError,
-    PreconditionFailed,
     TableNotFound,
-    UnsupportedType,
 )
-from distop.metastore.backlog.undoing import Done, RollbackDifference, rollback_txn
+from distop.lake.storage.listing import remove_files, remove_if_empty
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.health import read_health
-from distop.metastore.etcd.txn import Get, Txn, unchanged
-from distop.metastore.records.names import OperationId
-from distop.metastore.records.record import decode
-from distop.metastore.records.table import Head, TableRecord
+from distop.metastore.etcd.txn import Get
+from distop.metastore.records.table import TableRecord
 from distop.metastore.tables.audit import prune_softly
-from distop.metastore.tables.watermarks import ChunkReader
 
 if TYPE_CHECKING:
-    from distop.lake.cleanup.inspection import TableView
-    from distop.lake.storage.listing import Entry
+    from distop.coordinator.doctor.files import FileLooks
 
 T = TypeVar("T")
 Results: TypeAlias = asyncio.Queue[tuple[int, list[Reported]]]
@@ -236,7 +226,7 @@ class Doctor:
     ) -> list[tuple[ObservedTable, list[Finding]]]:
         records = await self._records(names)
         # Folders before etcd: see files.py.
-        folders = await asyncio.gather(*(self._staged_folders(record) for record in records))
+        folders = await asyncio.gather(*(self._folders_of(record) for record in records))
         observed = await read_tables(self._client, names)
         looks = (self._look_at(*table, scope) for table in zip(observed, records, folders, strict=True))
         return list(zip(observed, await asyncio.gather(*looks), strict=True))
@@ -271,10 +261,10 @@ class Doctor:
         """What is wrong with its files; that they cannot be looked at ends the looks at no other table."""
         try:
             try:
-                return await self._look_at_files(observed, table, folders, scope)
+                return await self._files.look(observed, table, folders, deep=scope.deep)
             except Compacted:
                 observed = await read_table(self._client, observed.name)
-                return await self._look_at_files(observed, table, folders, scope)
+                return await self._files.look(observed, table, folders, deep=scope.deep)
         except Exception as error:  # any error of etcd or of a file system
             return [
                 observed.finding(
@@ -286,111 +276,25 @@ class Doctor:
                 )
             ]
 
+    @cached_property
+    def _files(self) -> FileLooks:
+        from distop.coordinator.doctor.files import FileLooks  # loads pyiceberg
+
+        return FileLooks(self._client, self._blocking, self._wall)
+
+    async def _folders_of(self, table: TableRecord | None) -> list[str] | Exception:
+        return [] if table is None else await self._files.folders_of(table)
+
     async def _records(self, names: Sequence[str]) -> list[TableRecord | None]:
         keys = [self._client.keyspace.table(name).table for name in names]
         read = await self._client.read_many([Get(key) for key in keys])
         return [table_record(read.single(index, key)) for index, key in enumerate(keys)]
 
-    async def _staged_folders(self, table: TableRecord | None) -> list[str] | Exception:
-        if table is None:
-            return []
-        from distop.lake.cleanup.inspection import staged_folders
-
-        try:
-            return await self._blocking(table.name, staged_folders, table)
-        except Exception as error:  # reported among the findings about files
-            return error
-
-    async def _look_at_files(
-        self, observed: ObservedTable, table: TableRecord, folders: list[str] | Exception, scope: Examination
-    ) -> list[Finding]:
-        from distop.coordinator.doctor.files import (
-            check_head,
-            check_staged,
-            check_values,
-            unowned_folders,
-        )
-        from distop.lake.cleanup.inspection import staged_files
-
-        findings: list[Finding] = []
-        view, head = None, _head_of(observed) if table.format == "iceberg" else None
-        if head is not None:
-            view, failed = await self._view(observed, table, head, deep=scope.deep)
-            findings += [failed] if failed is not None else []
-            if view is not None:
-                chunks = ChunkReader(self._client, table, observed.revision)
-                findings += await self._blocking(observed.name, check_head, observed, head, view, chunks)
-                findings += check_values(observed, view)
-                if view.gone:
-                    findings += await self._not_in_history(observed, view)
-        if isinstance(folders, Exception):
-            if findings:
-                return findings  # such as a head that cannot be read, either
-            raise folders
-        unowned = unowned_folders(observed, folders)
-        files: dict[str, list[Entry]] = {}
-        for folder, operation in unowned.items():
-            if operation is not None or scope.deep:
-                files[folder] = await self._blocking(observed.name, staged_files, table, folder)
-        return findings + check_staged(observed, table, unowned, files, view, self._wall())
-
-    async def _not_in_history(self, observed: ObservedTable, view: TableView) -> list[Finding]:
-        """What counts as applied, and was taken out of the table's history."""
-        from distop.catalog.pointers import FOREIGN
-        from distop.coordinator.doctor.files import counted_as_applied, gone_from_history, not_in_history
-        from distop.lake.iceberg.provenance import done_by
-
-        gone = gone_from_history(view)
-        try:
-            ends = await read_ends(self._client, observed, gone)
-            applied = counted_as_applied(observed, gone, ends, self._wall())
-        except CorruptRecord:
-            return []  # a deep look reports it
-        if not any((applied.batches, applied.unordered, applied.requests)):
-            return []
-        undoes = RollbackDifference(gone=applied, back=Done(), left=done_by(view.live))
-        fix, by = None, str(OperationId(observed.name, FOREIGN, 0))
-        with suppress(Busy, PreconditionFailed):  # others are put back at present, or these are too many
-            txn = await rollback_txn(self._client, observed.keys, undoes, by=by, now=self._wall())
-            fix = RepairTxn("took it back", Txn((unchanged(observed.head),)) + txn)
-        return list(not_in_history(observed, applied, fix))
-
-    async def _view(
-        self, observed: ObservedTable, table: TableRecord, head: Head, *, deep: bool
-    ) -> tuple[TableView | None, Finding | None]:
-        from distop.coordinator.doctor.files import head_unreadable, not_supported
-        from distop.lake.cleanup.inspection import view_table
-        from distop.lake.storage.storage import storage_of
-
-        def view() -> TableView:
-            return view_table(head.metadata_location, deep=deep, storage=storage_of(table))
-
-        try:
-            return await self._blocking(observed.name, view, limit_s=LIMIT_S if deep else LOOK_S), None
-        except UnsupportedType as error:
-            return None, not_supported(observed, head, error)
-        except CorruptRecord as error:
-            return None, head_unreadable(observed, head, error.message, missing=True)
-        except DistopError as error:
-            return None, head_unreadable(observed, head, error.message, missing=False)
-        except Exception as error:  # any error of a file system
-            why = f"{type(error).__name__}: {error}"
-            return None, head_unreadable(observed, head, why, missing=False)
-
     async def _blocking(self, table: str, call: Callable[..., T], *args: Any, limit_s: float = LOOK_S) -> T:
         return await self._looks.blocking(table, "a look of the doctor", call, *args, limit_s=limit_s)
 
 
-def _head_of(observed: ObservedTable) -> Head | None:
-    try:
-        return decode(observed.head.value, Head, observed.head.key) if observed.head.exists else None
-    except CorruptRecord:
-        return None  # reported among the records
-
-
 def _remove(fix: RemoveFiles) -> int:
-    from distop.lake.storage.listing import remove_files, remove_if_empty
-
     removed = remove_files((f"{fix.folder}/{name}" for name in fix.names), fix.storage)
     remove_if_empty(fix.folder)
     return removed

@@ -563,7 +563,7 @@ async def test_a_compaction_meanwhile_ends_no_look(
     files: Practice, monkeypatch: pytest.MonkeyPatch, times: int, code: str
 ) -> None:
     """U1: the table is looked at again; if that fails, too, it is told, and other tables are looked at."""
-    client, view, left = files.client, files.doctor._view, times
+    client, view, left = files.client, files.doctor._files._view, times
 
     async def compacting(*args: Any, **options: Any) -> Any:
         nonlocal left
@@ -573,7 +573,7 @@ async def test_a_compaction_meanwhile_ends_no_look(
             await client.compact(await client.revision())
         return found
 
-    monkeypatch.setattr(files.doctor, "_view", compacting)
+    monkeypatch.setattr(files.doctor._files, "_view", compacting)
     await client.delete(client.keyspace.table("t").watermarks)
     await client.put(client.keyspace.paused_table("gone"), b"{}")
     told = {(one.finding.code, one.finding.table) for one in await files.examine("")}
