@@ -38,6 +38,7 @@ from distop.lake.layout.staging import DELTA, FILES
 from distop.lake.layout.terms import check_terms, parse_partitioning
 from distop.lake.outputs import output_of
 from distop.lake.rows import new_layout
+from distop.lake.rules.parsing import check_option
 from distop.lake.storage.storage import storage_of
 from distop.metastore.records.operation import Effect, OperationArg
 from distop.metastore.records.table import Head, TableRecord
@@ -61,6 +62,24 @@ class Altered:
     """The columns, if they are known."""
     discard: Callable[[], None] = _nothing
     """Removes what was written, once it is certain that it is not visible. Never raises."""
+
+
+def altered_and_checked(
+    record: TableRecord, head: Head | None, changes: list[layout_changes.Change], running: list[OperationArg]
+) -> Altered:
+    """The altered table, if its rules and the running operations allow it. Blocking.
+
+    Raises as :func:`check_running` and :func:`altered`; nothing is left written then.
+    """
+    check_running(record, changes, running)
+    made = altered(record, head, changes)
+    try:
+        if "checks" in made.record.options:
+            check_option(made.record, made.schema)
+    except BaseException:
+        made.discard()
+        raise
+    return made
 
 
 def altered(record: TableRecord, head: Head | None, changes: Sequence[layout_changes.Change]) -> Altered:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -46,7 +46,6 @@ from distop.metastore.records.names import (
     check_name,
     check_new_name,
     check_table_name,
-    unreadable,
 )
 from distop.metastore.records.operation import OperationArg, PauseRecord
 from distop.metastore.records.record import decode, encode
@@ -115,7 +114,7 @@ class Altering:
             await discard()
             running = await self._running(keys, run_ops.value)
             current = decode(head.value, Head, head.key) if head.exists else None
-            made = await self._blocking(keys.name, self._made, record, current, changes, running)
+            made = await self._blocking(keys.name, _altered, record, current, changes, running)
             written.append(made)
             new = msgspec.structs.replace(made.record, altered=[*record.altered, request_id][-REMEMBERED:])
             summary = "; ".join(change.summary for change in changes)[:MAX_SUMMARY]
@@ -160,117 +159,23 @@ class Altering:
         active = await active_operations(self.client, keys) if names else []
         return [arg for arg in active if arg.id in names]
 
-    def _made(
-        self, record: TableRecord, head: Head | None, changes: list[Change], running: list[OperationArg]
-    ) -> Altered:
-        from distop.lake.altering import altered, check_running
-        from distop.lake.rules.parsing import check_option
-
-        check_running(record, changes, running)
-        made = altered(record, head, changes)
-        try:
-            if "checks" in made.record.options:
-                check_option(made.record, made.schema)
-        except BaseException:
-            made.discard()
-            raise
-        return made
-
     async def _blocking(self, table: str, call: Callable[..., T], *args: object) -> T:
         made: T = await self.in_thread(table, "altering", call, *args)
         return made
 
 
-OPTIONS = ("checks", "partitionBy", "properties", "schema", "storage")
+def _altered(
+    record: TableRecord, head: Head | None, changes: list[Change], running: list[OperationArg]
+) -> Altered:
+    from distop.lake.altering import altered_and_checked
+
+    return altered_and_checked(record, head, changes, running)
 
 
-def check_options(record: TableRecord) -> None:
-    """Check all options of a table, and turn a schema into a list: columns have an order, and the keys of an
-    object in etcd have none. Blocking.
+def _check_options(record: TableRecord) -> None:
+    from distop.lake.table_options import check_options  # loads pyiceberg, in the thread that calls this
 
-    Raises
-    ------
-    InvalidArgument
-        ``details["field"]`` is ``options.<option>``, or ``location``.
-    """
-    options = record.options
-    if unknown := sorted(set(options) - set(OPTIONS)):
-        raise _wrong(unknown[0], f"unknown option {unknown[0]!r}; known: {', '.join(OPTIONS)}")
-    for name in ("storage", "properties", "checks"):
-        if not isinstance(options.get(name, {}), dict):
-            raise _wrong(name, f"{name} is not a JSON object")
-    for name, value in options.get("properties", {}).items():
-        if not isinstance(value, str | bool | int | float):
-            raise _wrong("properties", f"property {name!r} is neither text, number nor boolean")
-    from distop.lake.layout.properties import check_properties
-    from distop.lake.storage.allowed import check_location
-    from distop.lake.storage.storage import opened_with
-
-    check_location(record.location)
-    _as_option("storage", lambda: opened_with(options.get("storage")))
-    _as_option("properties", lambda: check_properties(options.get("properties", {}), record.location))
-    schema = _checked_columns(record)
-    if isinstance(columns := options.get("schema"), dict):
-        options["schema"] = [f"{name}: {kind}" for name, kind in columns.items()]
-    if "checks" in options:
-        from distop.lake.rules.parsing import check_option
-
-        _as_option("checks", lambda: check_option(record, schema))
-
-
-def _checked_columns(record: TableRecord) -> Any:
-    """The schema, if one is given."""
-    from distop.lake.layout.terms import check_terms
-
-    options = record.options
-    schema, terms = options.get("schema"), options.get("partitionBy", [])
-    if not isinstance(terms, list) or not all(isinstance(term, str) for term in terms):
-        raise _wrong("partitionBy", "partitionBy is not a list of terms")
-    if schema is None:
-        _as_option("partitionBy", lambda: check_terms(terms))
-        return None
-    columns: Sequence[Any] = [schema]
-    if isinstance(schema, Mapping):
-        columns = [*schema, *schema.values()]
-    elif isinstance(schema, list):
-        columns = schema
-    if not isinstance(schema, Mapping | list) or not all(isinstance(column, str) for column in columns):
-        raise _wrong(
-            "schema",
-            "schema is neither a list of columns nor an object of names and types",
-            'write ["id: long not null", "at: timestamp"]',
-        )
-    return _as_option("schema", lambda: _checked_layout(record))
-
-
-def _checked_layout(record: TableRecord) -> Any:
-    from distop.lake.layout.partitioning import Partitioner
-    from distop.lake.layout.schemas import parse_schema
-    from distop.lake.outputs import output_of
-    from distop.lake.rows import new_layout
-
-    schema = parse_schema(record.options["schema"])
-    for column in schema.columns:
-        if reason := unreadable(column.name):
-            raise _wrong("schema", f"column {column.name!r} {reason}")
-    layout = new_layout(record, schema)
-    Partitioner(layout.schema, layout.spec)
-    output_of(record.format).check(layout)
-    return schema
-
-
-def _as_option(name: str, check: Callable[[], Any]) -> Any:
-    """Prefix the field of an error with the option's name."""
-    try:
-        return check()
-    except InvalidArgument as error:
-        field = {"partition_by": "partitionBy"}.get(error.details.get("field", ""), "")
-        error.details["field"] = f"options.{field or name}"
-        raise
-
-
-def _wrong(option: str, message: str, hint: str = "") -> InvalidArgument:
-    return InvalidArgument(message, hint=hint, details={"field": f"options.{option}"})
+    check_options(record)
 
 
 class TableService(PublishedCalls):
@@ -281,7 +186,7 @@ class TableService(PublishedCalls):
     ) -> pb.Table:
         request_id = check_name(request.request_id or uuid.uuid4().hex, "request_id")
         record = _checked(request, request_id)
-        await self._in_thread(record.name, "checking options", check_options, record)
+        await self._in_thread(record.name, "checking options", _check_options, record)
         keys = self._client.keyspace.table(record.name)
         by, at = record.created_by, record.created_at
         trails = (keys, keys.keyspace)

@@ -20,13 +20,14 @@ from pydantic import ValidationError as PydanticError
 from pyiceberg.exceptions import ValidationError
 from pyiceberg.io import FileIO, InputFile, OutputFile, load_file_io
 from pyiceberg.io.fsspec import FsspecFileIO
-from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
+from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO, schema_to_pyarrow
 from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionSpec
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.table.metadata import TableMetadata, TableMetadataV2
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
 
 from distop.errors import CorruptRecord, PreconditionFailed
+from distop.lake.layout.arrow import from_arrow
 from distop.lake.layout.metadata import check_columns, read_metadata
 from distop.lake.layout.properties import FORMAT_VERSION, check_properties, of_new_table
 from distop.lake.layout.schemas import check_names, refuse_twins
@@ -120,8 +121,6 @@ class Layout:
             transform (``field`` is ``partition_by``), or a property names code (``field`` is ``properties``).
         """
         if not isinstance(schema, Schema):
-            from distop.lake.layout.arrow import from_arrow  # loads pyarrow
-
             schema = from_arrow(schema)
         check_names(column.name for column in schema.columns)
         fresh = assign_fresh_schema_ids(schema)
@@ -170,8 +169,6 @@ class Layout:
     @cached_property
     def arrow_schema(self) -> Any:
         """The ``pyarrow.Schema`` of rows to write; it carries the field ids."""
-        from pyiceberg.io.pyarrow import schema_to_pyarrow
-
         return schema_to_pyarrow(self.schema)
 
     def new_metadata(self, location: str, *, uuid: str = "", now: float | None = None) -> TableMetadata:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import msgspec
+import pyarrow as pa
 
 from distop.errors import Busy, require
 from distop.process.workers import Died, Idle, NotBegun, TooLong, Worker, spawned
@@ -85,8 +86,6 @@ class Confined:
 
     def register(self, name: str, rows: Any) -> None:
         """Let queries see a ``pyarrow.Table`` under a name."""
-        import pyarrow as pa
-
         with pa.BufferOutputStream() as sink:
             with pa.ipc.new_stream(sink, rows.schema) as stream:
                 stream.write_table(rows)
@@ -176,7 +175,6 @@ def _open(at: str, config: dict[str, Any], settings: list[str]) -> None:
 
 def _register(name: str, data: bytes) -> None:
     global _registered
-    import pyarrow as pa
 
     _registered = name
     with _explained():
@@ -204,9 +202,6 @@ def _first_line(error: BaseException) -> str:
 
 def _limit() -> None:
     """Limit memory to what is loaded by now, plus :data:`ADDRESS_SPACE`."""
-    import pyarrow as pa
-
-    assert pa.__version__  # it counts as loaded
     with suppress(ImportError, OSError, ValueError):
         with open("/proc/self/statm") as file:
             most = int(file.read().split()[0]) * resource.getpagesize() + ADDRESS_SPACE

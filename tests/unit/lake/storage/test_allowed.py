@@ -18,7 +18,6 @@ import pytest
 
 from distop.catalog.catalog import EtcdCatalog
 from distop.cli.options.services import AllowOptions
-from distop.coordinator.api.tables import check_options
 from distop.errors import InvalidArgument, NotAllowed, Unavailable
 from distop.executor.launch.spark_task import SparkTask
 from distop.lake.layout.model import Layout, file_io
@@ -33,6 +32,7 @@ from distop.lake.storage.storage import (
     opened_with,
     storage_from,
 )
+from distop.lake.table_options import check_options
 from distop.metastore.records.locations import canonical
 from distop.metastore.records.operation import OperationArg
 from distop.metastore.records.record import encode
