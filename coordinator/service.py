@@ -23,8 +23,10 @@ import uvloop
 
 from distop.commit.contract import StepRegistry
 from distop.coordinator.access.gate import Gate, Policies
+from distop.coordinator.api.calls import ApiCalls
+from distop.coordinator.api.limits import Callers
 from distop.coordinator.api.operations import OperationService
-from distop.coordinator.api.server import start_server
+from distop.coordinator.api.server import servicers, start_server
 from distop.coordinator.completion.completion import Completion
 from distop.coordinator.config import CoordinatorConfig
 from distop.coordinator.leading.leadership import Leadership
@@ -143,16 +145,13 @@ class Coordinator:
         policies = Policies(client, self.config.identity.admins)
         gate = Gate(policies, registry, self.config.identity, Denials(client))
         tls = Tls(self.config.tls) if self.config.tls.cert else None
-        web = web_of(services.answering, following, gate, tls) if web_of is not None else None
-        catalog = self._catalog(registry, gate, tls)
-        server, port = await start_server(
-            self.config.listen,
-            services,
-            OperationService(services, following, self._stop, remember_s=self.config.remember_requests_s),
-            gate,
-            self.config.limits,
-            tls,
+        operations = OperationService(
+            services, following, self._stop, remember_s=self.config.remember_requests_s
         )
+        calls = ApiCalls(gate, Callers(self.config.limits), servicers(services, operations, gate))
+        web = web_of(services.answering, following, calls, tls) if web_of is not None else None
+        catalog = self._catalog(registry, gate, tls)
+        server, port = await start_server(self.config.listen, calls, tls)
         helpers = [
             asyncio.create_task(kept_running(name, follower))
             for name, follower in (("admission", services.admission.run), ("policy", policies.run))
@@ -195,7 +194,7 @@ class Coordinator:
             await client.close()
             log.info("coordinator_stopped", extra={"address": self.address})
 
-    def _web(self) -> tuple[Metrics, Callable[[Work, Following, Gate, Tls | None], WebServer] | None]:
+    def _web(self) -> tuple[Metrics, Callable[[Work, Following, ApiCalls, Tls | None], WebServer] | None]:
         """The web page, unless it is disabled, and its metrics. Only then is either loaded."""
         if (listen := self.config.web) is None:
             return Metrics(), None
@@ -204,9 +203,9 @@ class Coordinator:
 
         metrics = PrometheusMetrics()
 
-        def web(answering: Work, following: Following, gate: Gate, tls: Tls | None) -> WebServer:
+        def web(answering: Work, following: Following, calls: ApiCalls, tls: Tls | None) -> WebServer:
             etcd = self.config.etcd
-            return WebServer(listen, etcd, metrics, lambda: self.member, answering, following, gate, tls)
+            return WebServer(listen, etcd, metrics, lambda: self.member, answering, following, calls, tls)
 
         return metrics, web
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, aclosing, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -132,15 +132,85 @@ def in_time(context: Context) -> AbstractContextManager[None]:
     return nullcontext() if left is None else within(left - min(left * 0.1, ANSWER_S))
 
 
+class ApiCalls:
+    """Answers calls of the API: the same limits, checks, rights and records for every protocol that brings
+    them.
+
+    Parameters
+    ----------
+    servicers:
+        By the name of the service, such as ``"OperationService"``.
+    """
+
+    def __init__(self, gate: Gate, callers: Callers, servicers: Mapping[str, Any]) -> None:
+        self.gate, self.callers, self.servicers = gate, callers, servicers
+
+    async def call(self, method: str, request: Message, proof: Proof, context: Any) -> Any:
+        """Answer a call that gRPC has not brought.
+
+        Parameters
+        ----------
+        method:
+            Such as ``"OperationService/CancelOperation"``.
+        context:
+            Says how long the caller waits, as that of gRPC.
+
+        Raises
+        ------
+        DistopError
+            As the caller may see it.
+        """
+
+        def received() -> tuple[Message, Proof]:
+            check_texts(request)
+            return request, proof
+
+        service, _, name = method.partition("/")
+        handler = getattr(self.servicers[service], name)
+        return await self.answer(f"/distop.v1.{method}", handler, proof.address, received, context)
+
+    async def answer(
+        self,
+        method: str,
+        handler: Callable[[Any, Any], Awaitable[Any]],
+        address: str,
+        received: Callable[[], tuple[Message, Proof]],
+        context: Any,
+    ) -> Any:
+        """Answer a call; raises as :meth:`call`.
+
+        ``received`` returns its request, checked, and its caller's credentials. It is called once there is
+        room for the call.
+        """
+        caller_address = caller_of(address)
+        try:
+            with self.callers.call(caller_address), in_time(context):
+                request, proof = received()
+                who = await self.enter(method, request, proof)
+                if method.rpartition("/")[2] in _STARTS:
+                    self.callers.start(who.subject or caller_address)
+                return await handler(request, context)
+        except (asyncio.CancelledError, grpc.aio.AbortError):
+            raise
+        except Exception as error:
+            raise seen_by(caller(), _as_distop(error, method)) from None
+
+    async def enter(self, method: str, request: Any, proof: Proof) -> Caller:
+        """Authenticate and authorise the caller; raises :class:`DistopError` if it may not make the call.
+        From here on this task acts for, and records, this caller."""
+        who = await self.gate.enter(method, request, proof)
+        answer_to(who)
+        return who
+
+
 class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
     """Applies limits, checks the request, and reports errors in details, for every call.
 
     A :class:`DistopError` of a handler becomes its status; another error is INTERNAL, and is logged.
     """
 
-    def __init__(self, gate: Gate, callers: Callers | None = None) -> None:
-        self._gate = gate
-        self._callers = callers or Callers()
+    def __init__(self, calls: ApiCalls) -> None:
+        self._calls = calls
         self._guarded: dict[str, Any] = {}
 
     async def intercept_service(
@@ -174,32 +244,25 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         raise NotImplementedError(f"{method} has an unsupported kind of method")
 
     def _unary(self, behavior: Any, decode: Callable[[bytes], Message], method: str) -> Any:
-        starts = method.rpartition("/")[2] in _STARTS
-
         async def call(data: bytes, context: Context) -> Any:
-            address = caller_of(address_of(context))
+            def received() -> tuple[Message, Proof]:
+                return _request(decode, data), _proof(context)
+
             try:
-                with self._callers.call(address), in_time(context):
-                    request = _request(decode, data)
-                    who = await self._enter(method, request, context)
-                    if starts:
-                        self._callers.start(who.subject or address)
-                    return await behavior(request, context)
-            except (asyncio.CancelledError, grpc.aio.AbortError):
-                raise
-            except Exception as error:
-                await abort(context, seen_by(caller(), _as_distop(error, method)))
+                return await self._calls.answer(method, behavior, address_of(context), received, context)
+            except DistopError as error:
+                await abort(context, error)
 
         return call
 
     def _stream(self, behavior: Any, decode: Callable[[bytes], Message], method: str) -> Any:
         async def call(data: bytes, context: Context) -> AsyncGenerator[Any, None]:
             try:
-                with self._callers.stream(caller_of(address_of(context))):
+                with self._calls.callers.stream(caller_of(address_of(context))):
                     request = _request(decode, data)
 
                     async def enter() -> None:
-                        await self._enter(method, request, context)
+                        await self._calls.enter(method, request, _proof(context))
 
                     await enter()
                     # Closed when the caller goes, not at garbage collection: it holds a watch open.
@@ -217,7 +280,8 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         self, responses: Any, enter: Callable[[], Awaitable[None]]
     ) -> AsyncGenerator[Any, None]:
         """Responses until the stream reaches its longest duration, or its caller loses access."""
-        loop, limits, policies = asyncio.get_running_loop(), self._callers.limits, self._gate.policies
+        loop, limits = asyncio.get_running_loop(), self._calls.callers.limits
+        policies = self._calls.gate.policies
         refused: list[DistopError] = []
 
         async def look_again() -> None:
@@ -265,7 +329,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         async def call(data: bytes, context: Context) -> Any:
             caller = caller_of(address_of(context))
             try:
-                with self._callers.stream(caller) if handler.unary_stream else nullcontext():
+                with self._calls.callers.stream(caller) if handler.unary_stream else nullcontext():
                     return await behavior(_request(decode, data), context)
             except (asyncio.CancelledError, grpc.aio.AbortError):
                 raise
@@ -276,7 +340,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
 
         async def talk(received: AsyncIterator[bytes], context: Context) -> AsyncGenerator[Any, None]:
             try:
-                with self._callers.stream(caller_of(address_of(context))):
+                with self._calls.callers.stream(caller_of(address_of(context))):
                     async for response in behavior(
                         (_request(decode, data) async for data in received), context
                     ):
@@ -292,15 +356,11 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
             return grpc.unary_stream_rpc_method_handler(call, response_serializer=encode)
         return grpc.stream_stream_rpc_method_handler(talk, response_serializer=encode)
 
-    async def _enter(self, method: str, request: Any, context: Context) -> Caller:
-        """Authenticate and authorise the caller; raises :class:`DistopError` if it may not make the call.
-        From here on this task acts for, and records, this caller."""
-        metadata = context.invocation_metadata() or ()
-        token = bearer([str(value) for name, value in metadata if name == "authorization"])
-        proof = Proof(token, address_of(context), context.auth_context())
-        who = await self._gate.enter(method, request, proof)
-        answer_to(who)
-        return who
+
+def _proof(context: Context) -> Proof:
+    metadata = context.invocation_metadata() or ()
+    token = bearer([str(value) for name, value in metadata if name == "authorization"])
+    return Proof(token, address_of(context), context.auth_context())
 
 
 def _request(decode: Callable[[bytes], Message], data: bytes) -> Message:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health_aio  # type: ignore[attr-defined]
@@ -10,9 +12,9 @@ from grpc_reflection.v1alpha import reflection
 from distop.coordinator.access.gate import Gate
 from distop.coordinator.api.access import AccessService
 from distop.coordinator.api.backlog import BacklogService
-from distop.coordinator.api.calls import CallInterceptor
+from distop.coordinator.api.calls import ApiCalls, CallInterceptor
 from distop.coordinator.api.cluster import ClusterService
-from distop.coordinator.api.limits import OPTIONS, Callers, Limits
+from distop.coordinator.api.limits import OPTIONS
 from distop.coordinator.api.operations import OperationService
 from distop.coordinator.api.published import IndexService
 from distop.coordinator.api.schedules import ScheduleService
@@ -28,22 +30,27 @@ _AGES = [
 ]
 
 
-async def start_server(
-    listen: str,
-    services: Services,
-    operations: OperationService,
-    gate: Gate,
-    limits: Limits,
-    tls: Tls | None,
-) -> tuple[grpc.aio.Server, int]:
+def servicers(services: Services, operations: OperationService, gate: Gate) -> dict[str, Any]:
+    """The handlers of the calls of each service, by its name."""
+    client, answering = services.client, services.answering
+    return {
+        "OperationService": operations,
+        "TableService": TableService(client, answering),
+        "BacklogService": BacklogService(client, services.registry),
+        "ScheduleService": ScheduleService(services, operations),
+        "IndexService": IndexService(client, answering),
+        "ClusterService": ClusterService(client, answering),
+        "AccessService": AccessService(client, gate),
+    }
+
+
+async def start_server(listen: str, calls: ApiCalls, tls: Tls | None) -> tuple[grpc.aio.Server, int]:
     """Bind and start the server; return it and its port.
 
     Parameters
     ----------
-    gate:
-        Authorises calls.
-    limits:
-        Those of callers.
+    calls:
+        Answers what it receives.
     tls:
         The server's certificate; ``None``: it speaks plain text.
 
@@ -52,18 +59,11 @@ async def start_server(
     Unavailable
         The address cannot be bound.
     """
-    client, answering = services.client, services.answering
     server = grpc.aio.server(
-        interceptors=[CallInterceptor(gate, Callers(limits))],
-        options=OPTIONS if tls is None else [*OPTIONS, *_AGES],
+        interceptors=[CallInterceptor(calls)], options=OPTIONS if tls is None else [*OPTIONS, *_AGES]
     )
-    distop_pb2_grpc.add_OperationServiceServicer_to_server(operations, server)
-    distop_pb2_grpc.add_TableServiceServicer_to_server(TableService(client, answering), server)
-    distop_pb2_grpc.add_BacklogServiceServicer_to_server(BacklogService(client, services.registry), server)
-    distop_pb2_grpc.add_ScheduleServiceServicer_to_server(ScheduleService(services, operations), server)
-    distop_pb2_grpc.add_IndexServiceServicer_to_server(IndexService(client, answering), server)
-    distop_pb2_grpc.add_ClusterServiceServicer_to_server(ClusterService(client, answering), server)
-    distop_pb2_grpc.add_AccessServiceServicer_to_server(AccessService(client, gate), server)
+    for name, servicer in calls.servicers.items():
+        getattr(distop_pb2_grpc, f"add_{name}Servicer_to_server")(servicer, server)
     health = health_aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     names = [descriptor.full_name for descriptor in distop_pb2.DESCRIPTOR.services_by_name.values()]

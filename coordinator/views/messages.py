@@ -102,6 +102,15 @@ def batch_message(name: str, state: str, kv: KeyValue) -> pb.Batch:
         return pb.Batch(name=name, error=pb.OperationError(code=error.code, message=error.message))
 
 
+def state_of(operation: pb.Operation) -> str:
+    """Its state, or what matters more about it: that it is parked, or is being cancelled."""
+    if operation.completion.parked:
+        return "parked"
+    if operation.cancel_requested and operation.state == pb.RUNNING:
+        return "cancelling"
+    return pb.OperationState.Name(operation.state).lower() if operation.state else "unknown"
+
+
 def state_of_batch(batch: pb.Batch, ordering: pb.Ordering) -> str:
     """Its state, or what matters more about it: ``failed`` if it blocks its table, ``approval`` if it waits
     for that, ``rewritten`` if its source was written again since it was applied."""

@@ -1,4 +1,4 @@
-"""The read-only page of a coordinator, its JSON twin under ``/api/``, ``/metrics``, and probes.
+"""The page of a coordinator, its JSON twin under ``/api/``, ``/metrics``, and probes.
 
 It runs in the coordinator's event loop, with its own connection to etcd, and is optional: nothing is loaded
 without ``--web``. Each path shows what the caller may see (``requests.py``); without authentication every
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from importlib.resources import files
@@ -23,12 +23,14 @@ from starlette.routing import BaseRoute, Match, Route
 from starlette.types import Scope
 
 from distop.coordinator.access.callers import answer_to
-from distop.coordinator.access.gate import Gate
+from distop.coordinator.api.calls import ApiCalls
 from distop.coordinator.metrics.prometheus import PrometheusMetrics
 from distop.coordinator.state.grid import MAX_DYNAMIC
 from distop.coordinator.views.following import Following
 from distop.coordinator.views.listing import list_operations
 from distop.coordinator.views.why import Reason
+from distop.coordinator.web.actions import VERBS
+from distop.coordinator.web.doing import Doing, place_of
 from distop.coordinator.web.pages import LARGE_GRID, render, url
 from distop.coordinator.web.reads import NO_CONTEXT, Answers, Reads
 from distop.coordinator.web.requests import (
@@ -38,6 +40,8 @@ from distop.coordinator.web.requests import (
     answer,
     check_same_place,
     errors_of,
+    form_of,
+    holder_of,
 )
 from distop.coordinator.work.work import Work
 from distop.errors import (
@@ -102,8 +106,8 @@ class WebServer:
         Where the storage of tables is read, with a bound on what hangs there: that of the API's callers.
     following:
         The operations that the coordinator follows for viewers.
-    gate:
-        Authorises viewers.
+    calls:
+        Answers what the page asks to be done, as those of gRPC.
     tls:
         The certificate to serve with; ``None``: in plain text.
     """
@@ -116,7 +120,7 @@ class WebServer:
         member: Callable[[], str],
         answering: Work,
         following: Following,
-        gate: Gate,
+        calls: ApiCalls,
         tls: Tls | None = None,
         *,
         wall: Callable[[], float] = time.time,
@@ -127,7 +131,8 @@ class WebServer:
         self._client = EtcdClient(replace(etcd, timeout_s=min(etcd.timeout_s, ETCD_S)))
         self._reads = Reads(self._client, answering, following, wall=wall)
         self._answers = Answers()
-        self._access = PageAccess(gate, secure=tls is not None)
+        self._access = PageAccess(calls.gate, secure=tls is not None)
+        self._doing = Doing(calls, self._access, answering, wall)
         self._server = HttpServer(listen, self._app(), option="--web", connections=MAX_CONNECTIONS, tls=tls)
 
     @property
@@ -142,6 +147,7 @@ class WebServer:
         """Answer open requests, and end."""
         await self._server.stop()
         await self._answers.close()
+        await self._doing.close()
         await self._reads.close()
         await self._client.close()
 
@@ -177,6 +183,7 @@ class WebServer:
         routes += [_Exactly(f"/static/{name}", _static(name, kind)) for name, kind in _STATIC.items()]
         routes += [_Exactly("/livez", alive), _Exactly("/readyz", self._ready)]
         routes.append(_Exactly("/metrics", self._json_errors(self._show_metrics)))
+        routes.append(_Exactly("/action", self._action, methods=["GET", "POST"]))
         routes.append(_Exactly("/sign-in", self._sign_in, methods=["GET", "POST"]))
         routes.append(_Exactly("/sign-out", self._sign_out, methods=["POST"]))
         return Starlette(routes=routes, exception_handlers={404: self._not_found})
@@ -194,7 +201,10 @@ class WebServer:
                 found = await look(query)
                 if isinstance(found, _Elsewhere):
                     return found
-                return self._render(template, address=address, **found)
+                done = VERBS[what].done if (what := query.text("done")) in VERBS else ""
+                return self._render(
+                    template, address=address, done=done, offered=self._doing.offered, **found
+                )
 
             try:
                 answer_to(await self._access.enter(request))
@@ -247,9 +257,9 @@ class WebServer:
             template, keyspace=self._client.keyspace.name, member=self._member(), now=self._wall(), **values
         )
 
-    def _problem(self, error: DistopError, address: str = "") -> Response:
+    def _problem(self, error: DistopError, address: str = "", again: str = "", back: str = "") -> Response:
         """The page of an error; with an address, it asks there until there is something else to show."""
-        page = self._render("problem.html", error=error, address=address)
+        page = self._render("problem.html", error=error, address=address, again=again, back=back)
         return Response(page, HTTP_STATUS[error.kind], media_type="text/html")
 
     def _not_found(self, request: Request, _: Exception) -> Response:
@@ -262,6 +272,26 @@ class WebServer:
 
     async def _show_metrics(self, request: Request) -> Response:
         return show_metrics(request, self._metrics.registry)
+
+    async def _action(self, request: Request) -> Response:
+        """Ask back what somebody wants to do, and, sent back as a form, do it."""
+        given: Mapping[str, str] = request.query_params
+        try:
+            if request.method == "POST":
+                given = await form_of(request)
+                return RedirectResponse(await self._doing.act(request, given), 303)
+            asked, holder = await self._doing.ask(request)
+        except Unauthenticated:
+            return RedirectResponse("/sign-in", 303)
+        except DistopError as error:
+            named = {name: given.get(name, "") for name in ("do", "name", "item")}
+            again = url("/action", **named) if request.method == "POST" else ""
+            return self._problem(error, again=again, back=place_of(named["do"], named["name"]))
+        page = self._render("action.html", address="", **asked)
+        response = Response(page, 200, {"cache-control": "no-store"}, "text/html")
+        if not holder_of(request):
+            self._access.hold(response, holder)
+        return response
 
     async def _sign_in(self, request: Request) -> Response:
         error = None

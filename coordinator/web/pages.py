@@ -6,7 +6,7 @@ undefined name in a template is an error, never an empty text.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -19,8 +19,17 @@ from markupsafe import Markup
 from distop.coordinator.state.grid import JobGrid
 from distop.coordinator.state.outcomes import Outcomes
 from distop.coordinator.views.jobs import STATES, Failure, grouped
-from distop.coordinator.views.messages import state_of_batch
+from distop.coordinator.views.messages import state_of, state_of_batch
 from distop.coordinator.views.why import Need, long_call, many, seconds_of, short_name, span
+from distop.coordinator.web.actions import (
+    VERBS,
+    Action,
+    of_batch,
+    of_operation,
+    of_schedule,
+    of_snapshot,
+    of_table,
+)
 from distop.coordinator.web.charts import HEIGHT, WIDTH, by_day, over_time, phases
 from distop.coordinator.web.commands import command
 from distop.coordinator.web.reads import HISTORY, LIVE, MAX_ACTIVE, WATERMARKS
@@ -87,8 +96,6 @@ LARGE_GRID = 2000
 SHORT = 120
 """Characters of an argument in lists."""
 
-_STATES = {number: name.lower() for name, number in pb.OperationState.items() if number}
-
 
 def render(template: str, **values: object) -> str:
     """A whole page.
@@ -98,9 +105,14 @@ def render(template: str, **values: object) -> str:
     values:
         What the template shows; and on every page ``keyspace`` (the first component of the coordinator's
         keys, which names the installation), ``member`` (its id; empty before it has a lease), ``now``
-        (seconds since the Unix epoch) and ``address`` (where the page asks again; empty: nowhere).
+        (seconds since the Unix epoch) and ``address`` (where the page asks again; empty: nowhere). What its
+        reader may do is chosen by ``offered``: everything, unless it is given.
     """
-    return ENVIRONMENT.get_template(template).render(values)
+    return ENVIRONMENT.get_template(template).render({"offered": _all, **values})
+
+
+def _all(actions: Iterable[Action], running: Iterable[str] = ()) -> list[Action]:
+    return list(actions)
 
 
 def printable(text: str) -> str:
@@ -116,15 +128,6 @@ def url(path: str, **query: str | int) -> str:
     """The address of one of the pages; empty and 0 values are left out of its query."""
     kept = {key: value for key, value in query.items() if value not in ("", 0)}
     return f"{path}?{urlencode(kept)}" if kept else path
-
-
-def state_of(operation: pb.Operation) -> str:
-    """Its state, or what matters more about it: that it is parked, or is being cancelled."""
-    if operation.completion.parked:
-        return "parked"
-    if operation.cancel_requested and operation.state == pb.RUNNING:
-        return "cancelling"
-    return _STATES.get(operation.state, "unknown")
 
 
 def tally(jobs: pb.JobCounts, grid: JobGrid | Outcomes | None) -> str:
@@ -152,6 +155,8 @@ class ToMend:
     """What makes a table slow to read or costly to keep, and the command that mends it."""
 
     what: str
+    do: str
+    """The action that mends it."""
     command: str
 
 
@@ -160,14 +165,18 @@ def to_mend(name: str, listed: pb.ListSnapshotsResponse) -> list[ToMend]:
     found, more = [], "+" if listed.next_page_token else ""
     for one in listed.snapshots:
         if one.present and one.small_files >= MANY_SMALL:
-            found.append(ToMend(f"{many(one.small_files, 'small file')}", command("compact table", name)))
+            found.append(_to_mend(many(one.small_files, "small file"), "compact-table", name))
         if one.present and one.delete_files:
             deletes = many(one.delete_files, "file of row deletes", "files of row deletes")
-            found.append(ToMend(deletes, command("compact table", name)))
+            found.append(_to_mend(deletes, "compact-table", name))
     if len(listed.snapshots) >= MANY_SNAPSHOTS:
         kept = f"{len(listed.snapshots):,}{more} snapshots are kept"
-        found.append(ToMend(kept, command("expire snapshots", name)))
+        found.append(_to_mend(kept, "expire", name))
     return found
+
+
+def _to_mend(what: str, do: str, name: str) -> ToMend:
+    return ToMend(what, do, command(do, name))
 
 
 def size(count: int) -> str:
@@ -225,6 +234,7 @@ ENVIRONMENT.globals |= {
     "SCHEDULES": SCHEDULES,
     "SEVERITIES": SEVERITIES,
     "SUCCEEDED": pb.SUCCEEDED,
+    "VERBS": VERBS,
     "WATERMARKS": WATERMARKS,
     "WIDTH": WIDTH,
     "by_day": by_day,
@@ -232,6 +242,11 @@ ENVIRONMENT.globals |= {
     "from_json": from_json,
     "long_call": long_call,
     "over_time": over_time,
+    "of_batch": of_batch,
+    "of_operation": of_operation,
+    "of_schedule": of_schedule,
+    "of_snapshot": of_snapshot,
+    "of_table": of_table,
     "percent": percent,
     "phases": phases,
     "seconds_of": seconds_of,

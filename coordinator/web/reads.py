@@ -139,14 +139,17 @@ ASK_S = 4.0
 """Deadline of one call of the API, in seconds: less than that of a page, which then shows the error."""
 
 
-class _Context:
-    """What handlers ask of a call: how long its caller waits."""
+class AskContext:
+    """What handlers ask of a call: how long its caller waits, in seconds."""
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
 
     def time_remaining(self) -> float:
-        return ASK_S
+        return self._limit_s
 
 
-NO_CONTEXT: Any = _Context()
+NO_CONTEXT: Any = AskContext(ASK_S)
 
 EXAMINED_S = 60.0
 """Seconds from one examination by the doctor to the next one, as long as somebody looks."""

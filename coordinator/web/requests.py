@@ -54,7 +54,10 @@ class Query:
     KNOWN = frozenset(
         {
             "after",
+            "do",
+            "done",
             "from",
+            "item",
             "jobs",
             "marks",
             "name",
@@ -107,13 +110,13 @@ def proof_of(scope: Scope, token: Secret = NONE) -> Proof:
 
 
 @contextlib.asynccontextmanager
-async def errors_of(path: str) -> AsyncIterator[None]:
+async def errors_of(path: str, limit_s: float = REQUEST_S) -> AsyncIterator[None]:
     """Turns every error inside into a :class:`DistopError`, and bounds the time."""
     try:
-        async with asyncio.timeout(REQUEST_S):
+        async with asyncio.timeout(limit_s):
             yield
     except TimeoutError:
-        raise DeadlineExceeded(f"{path} took longer than {REQUEST_S:g} s") from None
+        raise DeadlineExceeded(f"{path} took longer than {limit_s:g} s") from None
     except DistopError:
         raise
     except Exception as error:
@@ -135,10 +138,13 @@ def answer(request: Request, text: str, kind: str) -> Response:
 
 
 COOKIE = "distop_session"
+FORM_COOKIE = "distop_form"
+"""Without a session, forms are bound to this one."""
 
 SESSION_S = 12 * 3600.0
 MAX_SESSIONS = 1_000
 MAX_FORM_BYTES = 16 << 10
+MAX_FIELDS = 16
 
 Call = tuple[str, Callable[[Query], Any]]
 
@@ -221,16 +227,20 @@ class PageAccess:
         # The routed path. The path of ``request.url`` is built from the Host header, too.
         method, request_of = CALLS[request.scope["path"]]
         message = request_of(Query(request.query_params))
-        return await self._gate.enter(f"/distop.v1.{method}", message, self._proof(request))
+        return await self.enter_call(request, method, message)
+
+    async def enter_call(self, request: Request, method: str, message: Any) -> Caller:
+        """The caller, if it may make this call of the API; raises as :meth:`Gate.enter`."""
+        return await self._gate.enter(f"/distop.v1.{method}", message, self.proof(request))
 
     async def caller(self, request: Request) -> Caller:
         """The caller, whatever its rights."""
-        return await self._gate.caller(self._proof(request))
+        return await self._gate.caller(self.proof(request))
 
     async def sign_in(self, request: Request, response: Response) -> None:
         """Begin a session with the token of the request's form. It is verified again with each request: when
         it expires or is revoked, its sessions end."""
-        token = Secret(await _form(request, "token"))
+        token = Secret((await form_of(request)).get("token", ""))
         if not token:
             raise Unauthenticated("enter a token")
         who = await self._gate.caller(proof_of(request.scope, token))
@@ -242,12 +252,17 @@ class PageAccess:
             self._sessions.popitem(last=False)
         response.set_cookie(COOKIE, name, secure=self._secure, httponly=True, samesite="strict")
 
+    def hold(self, response: Response, holder: str) -> None:
+        """Give a browser without a session what its forms are bound to."""
+        response.set_cookie(FORM_COOKIE, holder, secure=self._secure, httponly=True, samesite="strict")
+
     def sign_out(self, request: Request, response: Response) -> None:
         """End the session."""
         self._sessions.pop(request.cookies.get(COOKIE, ""), None)
         response.delete_cookie(COOKIE, secure=self._secure, httponly=True, samesite="strict")
 
-    def _proof(self, request: Request) -> Proof:
+    def proof(self, request: Request) -> Proof:
+        """The credentials of a request, or those of its session."""
         proof = proof_of(request.scope)
         if not proof.token and (name := request.cookies.get(COOKIE)):
             until, known = self._sessions.get(name, (0.0, NONE))
@@ -255,24 +270,31 @@ class PageAccess:
         return proof
 
 
+def holder_of(request: Request) -> str:
+    """What a browser holds that another site cannot use: the cookie of its session, or that of its forms;
+    empty: neither."""
+    return request.cookies.get(COOKIE) or request.cookies.get(FORM_COOKIE, "")
+
+
 def check_same_place(request: Request) -> None:
     """Raise :class:`~distop.errors.InvalidArgument` for a form that another site sent."""
-    origin = request.headers.get("origin")
-    if origin is not None and origin.partition("://")[2] != request.headers.get("host"):
+    origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site")
+    elsewhere = origin is not None and origin.partition("://")[2] != request.headers.get("host")
+    if elsewhere or site not in (None, "same-origin", "none"):
         raise InvalidArgument("this form comes from another site", details={"field": "origin"})
 
 
-async def _form(request: Request, field: str) -> str:
-    """One field of a form, of bounded size."""
+async def form_of(request: Request) -> dict[str, str]:
+    """The fields of a form, which has a bounded size."""
     body = b""
     try:
         async for chunk in request.stream():
             body += chunk
             if len(body) > MAX_FORM_BYTES:
-                raise InvalidArgument("the form is too large", details={"field": field})
-        fields = parse_qs(body.decode(errors="replace"), max_num_fields=10)
+                raise InvalidArgument("the form is too large", details={"field": "form"})
+        fields = parse_qs(body.decode(errors="replace"), max_num_fields=MAX_FIELDS)
     except ClientDisconnect:
-        raise InvalidArgument("the form is incomplete", details={"field": field}) from None
+        raise InvalidArgument("the form is incomplete", details={"field": "form"}) from None
     except ValueError:
-        raise InvalidArgument("the form has too many fields", details={"field": field}) from None
-    return fields.get(field, [""])[0].strip()
+        raise InvalidArgument("the form has too many fields", details={"field": "form"}) from None
+    return {name: values[0].strip() for name, values in fields.items()}

@@ -87,6 +87,13 @@ CORE = (
 NO_TYPES = {
     ("metastore/etcd/watch.py", "delete"): "what etcd says of a key",
     ("coordinator/api/published.py", "compact"): "what a call does to watermarks",
+    **{
+        (
+            "coordinator/web/actions.py",
+            name,
+        ): "what the page has a button for, as the command line has commands"
+        for name in ("compact", "expire_snapshots", "remove_orphans", "rollback")
+    },
     ("lake/writing/prepared.py", "write"): "the prefix of the folders that tasks of Spark write to",
     ("operations/noop.py", "noop"): "the type itself: it needs no storage, and shows that distop works",
 }

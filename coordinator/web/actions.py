@@ -1,0 +1,347 @@
+"""What can be done from the page: a call of the API for each action, derived from the state of its object.
+
+An action that the state does not allow does not exist. It has the words that ask back, the equal command, and
+what it was decided on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from google.protobuf.message import Message
+
+from distop.coordinator.schedules.times import MADE_UP_S
+from distop.coordinator.views.messages import state_of, state_of_batch
+from distop.coordinator.views.why import seconds_of
+from distop.coordinator.web.commands import command
+from distop.proto import distop_pb2 as pb
+from distop.proto.json_text import to_json
+
+BY = "page"
+"""The caller's name, unless one is verified."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """One kind of action, in words."""
+
+    of: str
+    """``operation``, ``table``, ``snapshot``, ``batch`` or ``schedule``."""
+    label: str
+    meaning: str
+    """What follows from it, in one or two sentences."""
+    done: str
+    typed: bool = False
+    """Whether the name has to be typed: something is removed or rolled back."""
+
+
+VERBS = {
+    "cancel": Verb(
+        "operation",
+        "Cancel",
+        "Its jobs are stopped, and nothing of it is published.",
+        "Its cancellation is requested.",
+    ),
+    "pause": Verb(
+        "operation",
+        "Pause",
+        "It launches no jobs and is not published until it is resumed. Its deadline goes on.",
+        "It is paused.",
+    ),
+    "resume": Verb("operation", "Resume", "It goes on where it was paused.", "It is resumed."),
+    "retry": Verb(
+        "operation", "Retry", "Its completion is tried again at once, and counted anew.", "It is tried again."
+    ),
+    "skip": Verb(
+        "operation",
+        "Skip",
+        "The commit step that fails is left out, and what comes after it is done.",
+        "The step is skipped.",
+        typed=True,
+    ),
+    "abort": Verb(
+        "operation",
+        "Abort",
+        "It fails, and its steps are undone where that is possible.",
+        "It is aborted.",
+        typed=True,
+    ),
+    "pause-table": Verb(
+        "table",
+        "Pause",
+        "It starts nothing, and its running operations are paused, too.",
+        "The table is paused.",
+    ),
+    "resume-table": Verb(
+        "table",
+        "Resume",
+        "It starts operations again. Those that were paused themselves stay paused.",
+        "The table is resumed.",
+    ),
+    "compact-table": Verb(
+        "table",
+        "Compact",
+        "Small files are rewritten into large ones. No row changes.",
+        "The operation has started.",
+    ),
+    "expire": Verb(
+        "table",
+        "Expire snapshots",
+        "Snapshots that are older than 3 days are removed for good, with the files that only they refer to.",
+        "The operation has started.",
+        typed=True,
+    ),
+    "find-orphans": Verb(
+        "table",
+        "Find orphans",
+        "Files below the table's location that nothing refers to are counted. Nothing is removed.",
+        "The operation has started.",
+    ),
+    "remove-orphans": Verb(
+        "table",
+        "Remove orphans",
+        "Files below the table's location that are older than 3 days, and that nothing refers to, are "
+        "removed for good.",
+        "The operation has started.",
+        typed=True,
+    ),
+    "roll-back": Verb(
+        "snapshot",
+        "Roll back",
+        "The snapshot becomes the current one, and watermarks are restored: what came later leaves "
+        "the table.",
+        "The rollback has started.",
+        typed=True,
+    ),
+    "approve-batch": Verb(
+        "batch",
+        "Approve",
+        "If it is on a branch, it is published. The next batch follows.",
+        "It is approved.",
+    ),
+    "retry-batch": Verb("batch", "Retry", "It is tried again.", "It is tried again."),
+    "skip-batch": Verb(
+        "batch",
+        "Skip",
+        "It is never applied, and the batches behind it are.",
+        "It is skipped.",
+        typed=True,
+    ),
+    "remove-batch": Verb(
+        "batch",
+        "Remove",
+        "It leaves the backlog, as if it had never been published.",
+        "It is removed.",
+        typed=True,
+    ),
+    "replace-batch": Verb(
+        "batch",
+        "Replace",
+        "Its source is read again, in place of the rows that it has added. What came later stays.",
+        "It is queued.",
+    ),
+    "pause-schedule": Verb(
+        "schedule", "Pause", "It starts nothing until it is resumed.", "The schedule is paused."
+    ),
+    "resume-schedule": Verb(
+        "schedule",
+        "Resume",
+        "It starts operations again. Missed times are not made up for.",
+        "It is resumed.",
+    ),
+    "run-schedule": Verb(
+        "schedule",
+        "Run",
+        "The operation of its last time is started, unless it runs or has succeeded.",
+        "The operation has started.",
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Action:
+    """One action that the state of its object allows."""
+
+    do: str
+    """Its kind, a key of :data:`VERBS`."""
+    name: str
+    """The operation or table."""
+    item: str = ""
+    """The snapshot, batch or schedule of the table."""
+    method: str
+    """The call, such as ``OperationService/CancelOperation``."""
+    request: Message
+    command: str
+    state: str
+    """What it was decided on, in words."""
+    incarnation: str
+    """Distinguishes the object from others of its name."""
+
+    @property
+    def verb(self) -> Verb:
+        return VERBS[self.do]
+
+    @property
+    def object(self) -> str:
+        """What is to be typed: the object's own name; of a snapshot that of its table."""
+        return self.item if self.verb.of in ("batch", "schedule") else self.name
+
+
+def of_operation(operation: pb.Operation) -> Iterator[Action]:
+    """What can be done about an operation."""
+    name, completion = operation.name, operation.completion
+    own_pause = operation.HasField("pause") and operation.pause.scope == "operation"
+    state = state_of(operation)
+    state += ", paused" if own_pause else ""
+    state += f", {completion.error.code} at {completion.step or 'its end'}" if completion.error.code else ""
+
+    def action(do: str, method: str, request: Message) -> Action:
+        incarnation = f"{operation.request_id} {operation.started_at.ToNanoseconds()}"
+        return Action(
+            do=do,
+            name=name,
+            method=f"OperationService/{method}",
+            request=request,
+            command=command(do, name),
+            state=state,
+            incarnation=incarnation,
+        )
+
+    if operation.state == pb.RUNNING:
+        if own_pause:
+            yield action("resume", "ResumeOperation", pb.ResumeOperationRequest(name=name))
+        elif not operation.cancel_requested:
+            yield action("pause", "PauseOperation", pb.PauseOperationRequest(name=name))
+        if not operation.cancel_requested:
+            yield action("cancel", "CancelOperation", pb.CancelOperationRequest(name=name))
+    elif operation.state == pb.COMMITTING:
+        failing = completion.parked or completion.attempts > 0
+        possible = {"retry": failing, "skip": failing and completion.skippable}
+        possible["abort"] = failing or bool(completion.running)
+        for do in (do for do, allowed in possible.items() if allowed):
+            yield action(do, "ResolveOperation", pb.ResolveOperationRequest(name=name, action=do))
+
+
+def of_table(table: pb.Table) -> Iterator[Action]:
+    """What can be done with a whole table."""
+    name, paused = table.name, table.HasField("pause")
+
+    def action(do: str, method: str, request: Message) -> Action:
+        return Action(
+            do=do,
+            name=name,
+            method=method,
+            request=request,
+            command=command(do, name),
+            state="paused" if paused else "not paused",
+            incarnation=table.uuid,
+        )
+
+    if paused:
+        yield action("resume-table", "TableService/ResumeTable", pb.ResumeTableRequest(name=name))
+        return
+    yield action("pause-table", "TableService/PauseTable", pb.PauseTableRequest(name=name))
+    if table.format == "iceberg" and table.snapshot_id:
+        for do, (type, argument) in MAINTENANCE.items():
+            yield action(do, "OperationService/StartOperation", _start(table, type, argument))
+
+
+MAINTENANCE: dict[str, tuple[str, dict[str, object]]] = {
+    "compact-table": ("compact", {}),
+    "expire": ("expire_snapshots", {}),
+    "find-orphans": ("remove_orphans", {}),
+    "remove-orphans": ("remove_orphans", {"dry_run": False}),
+}
+"""The types that look after a table, and their arguments."""
+
+
+def _start(table: pb.Table, type: str, argument: dict[str, object]) -> pb.StartOperationRequest:
+    return pb.StartOperationRequest(table=table.name, type=type, argument_json=to_json(argument, "argument"))
+
+
+def of_snapshot(table: pb.Table, snapshot: str) -> Iterator[Action]:
+    """What can be done with a snapshot of a table, by its id."""
+    if table.format == "iceberg" and not table.HasField("pause") and snapshot != str(table.snapshot_id):
+        yield Action(
+            do="roll-back",
+            name=table.name,
+            item=snapshot,
+            method="OperationService/StartOperation",
+            request=_start(table, "rollback", {"snapshot": snapshot}),
+            command=command("roll-back", table.name, snapshot),
+            state=f"at snapshot {table.snapshot_id}",
+            incarnation=table.uuid,
+        )
+
+
+def of_batch(batch: pb.Batch, ordering: pb.Ordering) -> Iterator[Action]:
+    """What can be done with a batch; nothing with one that cannot be read."""
+    if not batch.state:
+        return
+    table, name, state = ordering.table, batch.name, state_of_batch(batch, ordering)
+    staged = ordering.staged if ordering.HasField("staged") and ordering.staged.batch == name else None
+    words = [state, batch.error.code, batch.operation]
+    words += [staged.branch, staged.snapshot] if staged is not None else []
+
+    def action(do: str, request: Message, *, line: str = "", names: tuple[str, ...] = ()) -> Action:
+        call = "EnqueueBatch" if isinstance(request, pb.EnqueueBatchRequest) else "ControlBacklog"
+        return Action(
+            do=do,
+            name=table,
+            item=name,
+            method=f"BacklogService/{call}",
+            request=request,
+            command=command(line or do, table, name, *names),
+            state=", ".join(filter(None, words)),
+            incarnation=str(batch.queued_at.ToNanoseconds()),
+        )
+
+    def decision(verb: str, branch: str = "") -> pb.ControlBacklogRequest:
+        return pb.ControlBacklogRequest(table=table, batch=name, action=verb, branch=branch)
+
+    if state == "approval":
+        if staged is not None:
+            yield action(
+                "approve-batch",
+                decision("approve", staged.branch),
+                line="approve-branch",
+                names=(staged.branch,),
+            )
+        else:
+            yield action("approve-batch", decision("approve"))
+    if state == "failed" or (staged is not None and not ordering.running):
+        yield action("retry-batch", decision("retry"))
+        yield action("skip-batch", decision("skip"))
+    if batch.state in ("waiting", "failed") and not batch.operation:
+        yield action("remove-batch", decision("remove"))
+    if batch.state == "applied" and batch.type:
+        request = pb.EnqueueBatchRequest(table=table, batch=name, type=batch.type, replace=True)
+        yield action("replace-batch", request)
+
+
+def of_schedule(schedule: pb.Schedule, now: float) -> Iterator[Action]:
+    """What can be done with a schedule at this time, in seconds since the Unix epoch."""
+    table, name, paused = schedule.table, schedule.name, schedule.HasField("pause")
+    last = seconds_of(schedule.last_at)
+    tick = datetime.fromtimestamp(last, UTC).isoformat()
+
+    def action(do: str, request: Message, *names: str) -> Action:
+        call = "RunSchedule" if isinstance(request, pb.RunScheduleRequest) else "ControlSchedule"
+        return Action(
+            do=do,
+            name=table,
+            item=name,
+            method=f"ScheduleService/{call}",
+            request=request,
+            command=command(do, table, name, *names),
+            state=f"{'paused' if paused else 'not paused'}, last time {tick if last else 'never'}",
+            incarnation=str(schedule.added_at.ToNanoseconds()),
+        )
+
+    verb = "resume" if paused else "pause"
+    control = pb.ControlScheduleRequest(table=table, name=name, action=verb)
+    yield action(f"{verb}-schedule", control)
+    if schedule.cron and last > now - MADE_UP_S:
+        yield action("run-schedule", pb.RunScheduleRequest(table=table, name=name, tick=tick), tick)
