@@ -71,7 +71,7 @@ class _Distop(TyperGroup):
                 hint="this is a defect of distop",
                 details={"traceback": traceback.format_exc()},
             )
-        make_output("json" if _wants_json(words) else "table").error(failure)
+        make_output(_wanted(words)).error(failure)
         sys.exit(exit_code(failure))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -149,15 +149,15 @@ def main() -> None:
     app(prog_name="distop")
 
 
-def _wants_json(words: Sequence[str]) -> bool:
-    """Whether errors are printed as JSON, also those of a command line that could not be parsed."""
+def _wanted(words: Sequence[str]) -> Format:
+    """How errors are printed, also those of a command line that could not be parsed."""
     wanted = os.environ.get("DISTOP_OUTPUT", "table")
     for index, word in enumerate(words):
         if word in ("-o", "--output"):
             wanted = words[index + 1] if index + 1 < len(words) else wanted
         elif word.startswith(("--output=", "-o")):
             wanted = word.removeprefix("--output=").removeprefix("-o")
-    return wanted == "json"
+    return "json" if wanted == "json" else "yaml" if wanted == "yaml" else "table"
 
 
 if __name__ == "__main__":

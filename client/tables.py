@@ -213,7 +213,7 @@ class TableCalls(NamedCalls):
         changes: Sequence[Mapping[str, Any]],
         reason: str = "",
         *,
-        request_id: str | None = None,
+        run: str | None = None,
     ) -> Table:
         """Change columns, partitioning, properties or rules of a table, all in one transaction.
 
@@ -222,7 +222,7 @@ class TableCalls(NamedCalls):
         changes:
             Applied in order, such as ``{"change": "add", "column": "fare", "type": "decimal(9,2)"}``;
             see ``docs/changing-tables.md``.
-        request_id:
+        run:
             Identifies repetitions of the call.
 
         Raises
@@ -235,7 +235,7 @@ class TableCalls(NamedCalls):
             name=self.name,
             changes_json=[to_json(change, "changes") for change in changes],
             reason=reason,
-            request_id=request_id or new_request_id(),
+            request_id=run or new_request_id(),
         )
         return Table.from_proto(reply)
 

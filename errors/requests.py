@@ -86,14 +86,14 @@ class RequestIdReused(AlreadyExists):
     """This request id was used before for another request."""
 
     code = "REQUEST_ID_REUSED"
-    default_hint = "use a new request id for a new request"
+    default_hint = "name another run for another request: --run"
 
 
 class RolledBack(PreconditionFailed):
     """What this request has written was rolled back since."""
 
     code = "ROLLED_BACK"
-    default_hint = "to write it again, use another request id"
+    default_hint = "to write it again, name another run: --run"
 
 
 class BatchDiffers(AlreadyExists):

@@ -95,7 +95,7 @@ def write(
     *,
     mode: str = "append",
     coordinator: str = "",
-    request_id: str = "",
+    run: str = "",
     **options: str,
 ) -> Operation | None:
     """Write a DataFrame into a table through Spark's native Parquet writer, exactly once.
@@ -109,14 +109,14 @@ def write(
         ``append``, ``overwrite``, ``overwrite_partitions``, ``error_if_exists`` or ``ignore``.
     coordinator:
         As for :func:`read`.
-    request_id:
-        Of all writes with the same id, one is published.
+    run:
+        The name of a run of the caller's program. Of all writes with the same one, one is published.
     options:
         Further options of ``format("distop")``: ``create``, ``location``, ``onConflict``, ...
 
     Returns
     -------
-    The operation that published it: this one, or an earlier one with the same request id.
+    The operation that published it: this one, or an earlier one of the same run.
 
     Raises
     ------
@@ -125,6 +125,6 @@ def write(
     """
     from distop.spark.native_write import write_frame
 
-    given = {**options, "table": table, "mode": mode, "coordinator": coordinator, "requestId": request_id}
+    given = {**options, "table": table, "mode": mode, "coordinator": coordinator, "run": run}
     chosen = write_options({name: value for name, value in given.items() if value}, overwrite=False)
     return write_frame(frame, chosen).operation

@@ -28,7 +28,7 @@ def ingest_dataframe(
     *,
     table: str,
     client: Any,
-    request_id: str | None = None,
+    run: str | None = None,
     mode: Mode = "append",
     on_conflict: Literal["rebase", "refuse"] | None = None,
     on_new_columns: Literal["fail", "add"] = "fail",
@@ -43,7 +43,7 @@ def ingest_dataframe(
     """Write the rows of a DataFrame to a table, each once; returns when that is done.
 
     The operation is started like any other, and this program runs it. If the program dies, another one (or
-    the same, restarted) continues it by making this call with the same ``request_id``, on a DataFrame with
+    the same, restarted) continues it by making this call with the same ``run``, on a DataFrame with
     the same rows: it may be partitioned differently, since it is computed from the beginning. If the
     operation is over by then, nothing is computed.
 
@@ -54,8 +54,8 @@ def ingest_dataframe(
         gets those of the DataFrame.
     client:
         A ``distop.client.Client`` of the service.
-    request_id:
-        Identifies repeated calls.
+    run:
+        The name of a run of the caller's program; it identifies repeated calls.
     mode, on_conflict, on_new_columns, on_wider_types, checks:
         As of ``ingest``.
     source, watermark:
@@ -94,7 +94,7 @@ def ingest_dataframe(
         table,
         DataFrameIngest.type,
         argument,
-        run=request_id,
+        run=run,
         deadline_s=deadline_s,
         max_job_attempts=max_job_attempts,
     )

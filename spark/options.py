@@ -16,7 +16,7 @@ OnConflict = Literal["rebase", "refuse"]
 T = TypeVar("T", bound=str)
 
 _COMMON = {"table", "path", "coordinator", "storage"}
-_WRITE = {"mode", "onConflict", "requestId", "create", "location", "partitionBy", "commitTimeout"}
+_WRITE = {"mode", "onConflict", "run", "create", "location", "partitionBy", "commitTimeout"}
 _READ = {"snapshotId", "asOf", "branch", "columns", "filter", "splitBytes", "useIndexes"}
 _STREAM_READ = {"startingSnapshot", "maxFilesPerTrigger", "ignoreOverwrites"}
 _SPARKS = {"checkpointLocation", "queryName"}
@@ -46,7 +46,7 @@ class WriteOptions(Common):
 
     mode: Mode
     on_conflict: OnConflict | None = None
-    request_id: str = ""
+    run: str = ""
     create: bool = False
     location: str = ""
     partition_by: tuple[str, ...] = ()
@@ -93,7 +93,7 @@ def write_options(given: Mapping[str, str], *, overwrite: bool) -> WriteOptions:
         **options.common(),
         mode=mode,
         on_conflict=on_conflict,
-        request_id=options.text("requestId"),
+        run=options.text("run"),
         create=options.flag("create"),
         location=options.text("location"),
         partition_by=options.terms("partitionBy") or (),

@@ -365,7 +365,7 @@ class BatchWriter(datasource.DataSourceArrowWriter):
     def _publication(self) -> Publication:
         return Publication(
             target=self._target,
-            request_id=self._options.request_id or self._target.write,
+            request_id=self._options.run or self._target.write,
             mode=self._options.mode,
             on_conflict=self._options.on_conflict,
         )

@@ -190,7 +190,7 @@ class MergeBatch:
             if size > MAX_BYTES:
                 raise JobFailed(
                     f"the rows to be merged take more than {MAX_BYTES >> 20:,} MiB of memory",
-                    hint="merge fewer files at a time, or set kafka.max_records_per_partition",
+                    hint="merge fewer files at a time, or give --kafka-max-records-per-partition",
                 )
             kept.append(table)
         rows = pa.concat_tables([schema.empty_table(), *kept]).combine_chunks()

@@ -110,15 +110,19 @@ class HowToStart:
             typer.Option(metavar="KEY=VALUE", help="Part of the argument of --then. Repeatable."),
         ] = None,
         then_object: Annotated[str, typer.Option(metavar="NAME", help="The object of --then.")] = "",
-        request_id: Annotated[
+        run: Annotated[
             str | None,
-            typer.Option(help="Makes the command idempotent: only a failed operation is started again."),
+            typer.Option(
+                metavar="NAME",
+                help="Names this run, so that the command may be repeated: only a failed operation starts "
+                "again.",
+            ),
         ] = None,
         again: Annotated[
             bool,
             typer.Option(
                 "--again",
-                help="With --request-id: if it has succeeded, run it anew, in place of the rows of that run.",
+                help="With --run: if it has succeeded, run it anew, in place of the rows of that run.",
             ),
         ] = False,
         if_new: Annotated[
@@ -129,7 +133,7 @@ class HowToStart:
         if not then and (then_arg or then_object):
             raise InvalidArgument("--then-arg and --then-object belong to --then", details={"field": "then"})
         self.max_failed = parse_limit(max_failed, "max_failed")
-        self.request_id = request_id
+        self.run = run
         self.again = again
         self.if_new = if_new
         self.wait = wait
@@ -148,9 +152,9 @@ class HowToStart:
         """The options of a start. ``run``: the name of its run, if none was given."""
         from distop.client import FollowUp
 
-        run = self.request_id or run
+        run = self.run or run
         if self.again and not run:
-            raise InvalidArgument("--again belongs to --request-id", details={"field": "again"})
+            raise InvalidArgument("--again belongs to --run", details={"field": "again"})
         then = FollowUp(**self._then) if self._then["type"] else None
         return self._how | {"then": then, "run": run, "again": self.again}
 

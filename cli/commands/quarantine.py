@@ -7,14 +7,15 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from hashlib import file_digest, sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 from urllib.parse import urlsplit
 
 import typer
 
 from distop.cli.commands.operations import Name, Starting, absolute, follow_started
+from distop.cli.commands.table_operations import DryRun
 from distop.cli.options.bundles import command
-from distop.cli.options.parsing import parse_assignments
+from distop.cli.options.ingest import Csv, Reading
 from distop.cli.options.session import Connected, Limit, TableName, page_size
 from distop.errors import InvalidArgument, PreconditionFailed
 
@@ -57,6 +58,8 @@ def export(
 
 @command(group)
 def replay(
+    reading: Reading,
+    csv: Csv,
     options: Starting,
     session: Connected,
     operation: Name,
@@ -68,23 +71,11 @@ def replay(
             "Default: the rows as they were.",
         ),
     ] = None,
-    on_new_columns: Annotated[
-        Literal["fail", "add", "ignore"] | None, typer.Option(help="As with ingest.")
-    ] = None,
-    on_wider_types: Annotated[Literal["fail", "widen"] | None, typer.Option(help="As with ingest.")] = None,
-    null_value: Annotated[
-        list[str] | None, typer.Option(metavar="TEXT", help="As with ingest. Repeatable.")
-    ] = None,
     reingest: Annotated[
         bool, typer.Option("--reingest", help="Replay rows that were replayed before; duplicates them.")
     ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show columns, some rows and warnings; start nothing.")
-    ] = False,
-    arg: Annotated[
-        list[str] | None,
-        typer.Option("--arg", metavar="KEY=VALUE", help="Any other part of the argument of ingest."),
-    ] = None,
+    branch: Annotated[str | None, typer.Option(metavar="NAME", help="Write to this branch.")] = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Ingest rows in quarantine, once: for a repeated command the answer is the operation of the first one.
 
@@ -96,10 +87,8 @@ def replay(
     """
     from distop.client.quarantine import replay_of
 
-    chosen: dict[str, Any] = {"on_new_columns": on_new_columns, "on_wider_types": on_wider_types}
-    chosen |= {"null_values": ["", *null_value] if null_value else None, "reingest": reingest or None}
-    argument = {name: value for name, value in chosen.items() if value is not None}
-    argument |= parse_assignments(arg or ())
+    argument = reading | csv | {"branch": branch, "reingest": reingest or None}
+    argument = {name: value for name, value in argument.items() if value is not None}
     if file:
         argument["paths"] = [absolute(path) for path in file]
     handle = session.client.operation(operation)

@@ -78,7 +78,7 @@ def add(
 @command(group, "list")
 def list_schedules(session: Connected, table: TableName) -> None:
     """List the schedules of a table: what they started, what was skipped, and why."""
-    session.out.listed("schedules", session.client.table(table).schedules(), False)
+    session.out.listed("schedules", session.client.table(table).schedules(), 0)
 
 
 @command(group)

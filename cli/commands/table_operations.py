@@ -8,12 +8,18 @@ import typer
 
 from distop.cli.commands.operations import Starting, absolute, follow_started
 from distop.cli.options.bundles import command
-from distop.cli.options.parsing import parse_assignments, parse_object, parse_types
+from distop.cli.options.ingest import Csv, Kafka, Progress, Reading, Rules, Writing
+from distop.cli.options.parsing import parse_object
 from distop.cli.options.session import Connected, TableName
+from distop.cli.output.exits import UsageFault
 
 PANEL = "Start an operation on it"
 
 app = typer.Typer()
+
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Show columns, some rows and warnings; start nothing.")
+]
 
 OlderThan = Annotated[
     str, typer.Option(metavar="AGE|TIME", help="Such as 12h, 30d or 2024-05-01T08:00:00Z (default: 3d).")
@@ -22,91 +28,21 @@ OlderThan = Annotated[
 
 @command(app, rich_help_panel=PANEL)
 def ingest(
+    reading: Reading,
+    csv: Csv,
+    writing: Writing,
+    progress: Progress,
+    rules: Rules,
+    kafka: Kafka,
     options: Starting,
     session: Connected,
     table: TableName,
-    paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="Files, folders, globs or URLs.")],
-    format: Annotated[
-        Literal["csv", "jsonl", "parquet", "avro"] | None, typer.Option(help="Default: by file name.")
+    paths: Annotated[
+        list[str] | None, typer.Argument(metavar="[PATH]...", help="Files, folders, globs or URLs.")
     ] = None,
-    schema: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="COLUMNS",
-            help="Types of columns: 'id: long, at: timestamp', or @FILE with JSON. "
-            "Default: the table's, else inferred.",
-        ),
-    ] = None,
-    multiline: Annotated[
-        bool | None,
-        typer.Option(
-            "--multiline/--no-multiline",
-            help="CSV: quoted values may hold newlines, or do not. Default: refused if the first lines do.",
-        ),
-    ] = None,
-    mode: Annotated[
-        Literal["append", "overwrite", "overwrite_partitions", "error_if_exists", "ignore", "merge"] | None,
-        typer.Option(help="Default: append."),
-    ] = None,
-    key: Annotated[
-        list[str] | None,
-        typer.Option(metavar="COLUMN", help="With --mode merge: key column. Repeatable."),
-    ] = None,
-    order_by: Annotated[
+    checks: Annotated[
         str | None,
-        typer.Option(metavar="COLUMN", help="With --mode merge: rows with a greater value are newer."),
-    ] = None,
-    delete_where: Annotated[
-        str | None,
-        typer.Option(metavar="EXPRESSION", help="With --mode merge: new rows that delete their match."),
-    ] = None,
-    on_new_columns: Annotated[
-        Literal["fail", "add", "ignore"] | None,
-        typer.Option(help="For columns that the table does not have. Default: fail."),
-    ] = None,
-    on_wider_types: Annotated[
-        Literal["fail", "widen"] | None,
-        typer.Option(help="For values beyond the type of a column. Default: fail."),
-    ] = None,
-    on_bad_rows: Annotated[
-        Literal["fail", "quarantine"] | None,
-        typer.Option(help="For rows that cannot be parsed or do not fit. Default: fail."),
-    ] = None,
-    max_bad_rows: Annotated[
-        int | None,
-        typer.Option(metavar="COUNT", help="With quarantine: fail if more rows are bad."),
-    ] = None,
-    max_bad_share: Annotated[
-        float | None,
-        typer.Option(
-            metavar="SHARE",
-            help="With quarantine: fail if a greater share of the rows is bad, 0 to 1. Default: if all are.",
-        ),
-    ] = None,
-    partition_columns_from_path: Annotated[
-        bool,
-        typer.Option(
-            "--partition-columns-from-path", help="Take columns from folders such as day=2024-01-01, too."
-        ),
-    ] = False,
-    filter: Annotated[
-        str | None, typer.Option(metavar="EXPRESSION", help="Only rows for which it is true.")
-    ] = None,
-    new_only: Annotated[
-        bool, typer.Option("--new-only", help="Ingest only files that were not ingested before.")
-    ] = False,
-    reingest: Annotated[
-        bool,
-        typer.Option("--reingest", help="Ingest again what was ingested before; may duplicate rows."),
-    ] = False,
-    null_value: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="TEXT", help="CSV: a text that means NULL, in addition to an empty value. Repeatable."
-        ),
-    ] = None,
-    branch: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Write to this branch, to publish it later.")
+        typer.Option(metavar="FILE|-|JSON", help="Rules for all rows, in place of --rule and so on."),
     ] = None,
     object: Annotated[
         str, typer.Option(metavar="NAME", help="Run concurrently with other appends, one for each name.")
@@ -114,33 +50,31 @@ def ingest(
     queue: Annotated[
         bool, typer.Option("--queue", help="Wait while an incompatible operation of the table runs.")
     ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show columns, some rows and warnings; start nothing.")
-    ] = False,
-    arg: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--arg", metavar="KEY=VALUE", help="Any other part of the argument of ingest. Repeatable."
-        ),
-    ] = None,
+    dry_run: DryRun = False,
 ) -> None:
-    """Ingest files into a table. Relative paths are made absolute.
+    """Ingest files, or a topic, into a table. Relative paths are made absolute.
 
     Example: distop table ingest flights data/2013-01 data/2013-02 --wait
+
+    Example: distop table ingest fares fares.csv --delimiter=';' --decimal-point , --dry-run
+
+    Example: distop table ingest people changes.jsonl --mode merge --key id --order-by updated_at
+
+    Example: distop table ingest orders --kafka-topic orders --kafka-servers broker1:9092 --wait
     """
     from distop.client import ingest_argument
 
-    nulls = ["", *null_value] if null_value else None
-    chosen: Any = {"format": format, "mode": mode}
-    chosen |= {"new_only": new_only or None, "reingest": reingest or None}
-    chosen |= {"on_new_columns": on_new_columns, "on_wider_types": on_wider_types, "null_values": nulls}
-    chosen |= {"on_bad_rows": on_bad_rows, "filter": filter}
-    chosen |= {"partition_columns_from_path": partition_columns_from_path or None}
-    chosen |= {"max_bad_rows": max_bad_rows, "max_bad_share": max_bad_share}
-    chosen |= {"keys": key, "order_by": order_by, "delete_where": delete_where, "branch": branch}
-    chosen |= {"schema": parse_types(schema) if schema else None, "multiline": multiline}
-    chosen |= parse_assignments(arg or ()) | {"paths": [absolute(path) for path in paths]}
-    argument = ingest_argument(**chosen)
+    if rules and checks is not None:
+        raise UsageFault("--checks holds all rules, and goes with none of --rule, --not-null and --unique")
+    if rules:
+        reading |= {"checks": {"rules": rules}}
+    elif checks is not None:
+        reading |= {"checks": parse_object(checks, "checks")}
+    files = [absolute(path) for path in paths or ()]
+    if not files and not kafka:
+        raise UsageFault("name files to ingest, or a topic with --kafka-topic")
+    fields: Any = reading | csv | writing | progress | kafka
+    argument = ingest_argument(files, **fields)
     if dry_run:
         session.out.preview(
             session.client.preview(
@@ -284,20 +218,10 @@ def build_index(
 
 @command(app, rich_help_panel=PANEL)
 def validate(
+    rules: Rules,
     options: Starting,
     session: Connected,
     table: TableName,
-    rule: Annotated[
-        list[str] | None,
-        typer.Option(metavar="CONDITION|JSON", help="An SQL condition, or a rule as JSON. Repeatable."),
-    ] = None,
-    not_null: Annotated[
-        list[str] | None, typer.Option(metavar="COLUMN", help="The column must not be NULL. Repeatable.")
-    ] = None,
-    unique: Annotated[
-        list[str] | None,
-        typer.Option(metavar="COLUMN,...", help="Must be unique within each partition. Repeatable."),
-    ] = None,
     partition: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="Only this one, such as day_month=2013-01. Repeatable."),
@@ -321,11 +245,6 @@ def validate(
 
     Example: distop table validate flights --rule 'miles > 0' --not-null origin --not-null dest --wait
     """
-    rules: list[Any] = [
-        parse_object(text, "rule") if text.lstrip().startswith("{") else text for text in rule or ()
-    ]
-    rules += [{"not_null": column} for column in not_null or ()]
-    rules += [{"unique": columns.split(",")} for columns in unique or ()]
     handle, how = session.client.table(table), options.given() | {"partitions": partition or ()}
     follow_started(
         session,

@@ -62,6 +62,8 @@ def expanded(function: Callable[..., Any]) -> Callable[..., Any]:
             bundles[parameter.name] = bundle
     parameters = dict(own)
     for bundle in bundles.values():
+        if twice := parameters.keys() & bundle.parameters:
+            raise TypeError(f"{function.__name__}: two options are called {', '.join(sorted(twice))}")
         parameters |= bundle.parameters
 
     def run(**given: Any) -> Any:

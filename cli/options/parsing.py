@@ -88,6 +88,15 @@ def parse_object(text: str, field: str) -> dict[str, Any]:
     return value
 
 
+def parse_rules(conditions: Iterable[str], not_null: Iterable[str], unique: Iterable[str]) -> list[Any]:
+    """Rules for rows: SQL conditions or JSON, columns that must not be NULL, columns that must be unique."""
+    rules: list[Any] = [
+        parse_object(text, "rule") if text.lstrip().startswith("{") else text for text in conditions
+    ]
+    rules += [{"not_null": column} for column in not_null]
+    return rules + [{"unique": columns.split(",")} for columns in unique]
+
+
 def parse_lines(name: str, field: str) -> list[str]:
     """The lines of a file, or of standard input (``-``), without empty ones."""
     return [line.strip() for line in _read(name, field).splitlines() if line.strip()]

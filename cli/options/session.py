@@ -14,7 +14,7 @@ import typer
 from distop.cli.options.bundles import Bundle
 from distop.cli.options.parsing import parse_assignments, parse_object
 from distop.cli.output import Format, Output, make_output
-from distop.cli.output.base import Listing
+from distop.cli.output.base import COUNTED, Listing
 from distop.errors import DistopError
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ MOST_NAMES = 500
 """How many names are searched for a similar one."""
 
 ADDRESS_HELP = "A coordinator, or several: HOST:PORT[,HOST:PORT...]."
-OUTPUT_HELP = "For people (table, or wide: all columns) or for programs (json)."
+OUTPUT_HELP = "For people (table, or wide: all columns) or for programs (json, yaml)."
 TIMEOUT_HELP = "Timeout of one call in seconds."
 
 
@@ -50,8 +50,8 @@ class Settings:
 
 
 def page_size(limit: int) -> int:
-    """Items of one request of a list of ``limit`` (0: all): one more tells whether there are more."""
-    return min(limit + 1, PAGE_SIZE) if limit else PAGE_SIZE
+    """Items of one request of a list of ``limit`` (0: all), and of those behind its end that are counted."""
+    return min(limit + COUNTED, PAGE_SIZE) if limit else PAGE_SIZE
 
 
 class Session:
@@ -71,9 +71,9 @@ class Session:
 
     def listed(self, what: Listing, items: Iterator[Any], limit: int) -> None:
         """Show the first ``limit`` items; 0: all."""
-        found = list(islice(items, limit + 1 if limit else None))
-        more = bool(limit) and len(found) > limit
-        self.out.listed(what, found[:limit] if limit else found, more)
+        found = list(islice(items, limit + COUNTED if limit else None))
+        shown = found[:limit] if limit else found
+        self.out.listed(what, shown, len(found) - len(shown))
 
     def suggest(self, error: DistopError) -> None:
         """Add a suggestion with a similar name to an error about an unknown name."""

@@ -13,10 +13,10 @@ __all__ = ["Format", "Output", "make_output"]
 def make_output(wanted: Format) -> Output:
     """The output with this name."""
     # Each loads what the other does not need: protobuf here, rich and the client there.
-    if wanted == "json":
-        from distop.cli.output.json_output import JsonOutput
+    if wanted in ("json", "yaml"):
+        from distop.cli.output.programs import JsonOutput, YamlOutput
 
-        return JsonOutput()
+        return JsonOutput() if wanted == "json" else YamlOutput()
     from distop.cli.output.human import HumanOutput
 
     return HumanOutput(wide=wanted == "wide")

@@ -1,7 +1,7 @@
-"""The interface of command output; ``json_output`` writes for programs, ``human`` for people.
+"""The interface of command output; ``programs`` has those for programs, ``human`` for people.
 
 Both have the same methods, so every command supports both. Results go to stdout, everything else to stderr.
-JSON is one document per command; commands that follow something (``watch``) print one document per line.
+JSON and YAML are one document per command; commands that follow something (``watch``) print one per change.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from distop.client import Leader, Member, Operation, OperationUpdate, Watermarks
     from distop.executor.checking.spark_setup import WorkerFinding
 
-Format = Literal["table", "wide", "json"]
+Format = Literal["table", "wide", "json", "yaml"]
 Listing = Literal[
     "operations",
     "tables",
@@ -31,6 +31,15 @@ Listing = Literal[
 ]
 
 
+COUNTED = 100
+"""How many items a truncated list counts behind its end."""
+
+
+def some_more(more: int) -> str:
+    """How many items a list leaves out, in words."""
+    return f"{more:,} more" if more < COUNTED else f"at least {more:,} more"
+
+
 class Output(ABC):
     """How a command shows its result."""
 
@@ -39,8 +48,8 @@ class Output(ABC):
         """One result of the client: an operation, a table, a diagnosis, ..."""
 
     @abstractmethod
-    def listed(self, what: Listing, items: Sequence[Any], more: bool) -> None:
-        """Several of a kind; ``more``: the list was truncated."""
+    def listed(self, what: Listing, items: Sequence[Any], more: int) -> None:
+        """Several of a kind; ``more``: how many the list leaves out, as far as they were counted."""
 
     @abstractmethod
     def started(self, operation: Operation) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.text import Text
 
-from distop.cli.output.base import Listing, Output
+from distop.cli.output.base import Listing, Output, some_more
 from distop.cli.output.grids import GRANTS, MEMBERS, STYLES, WATERMARKS, ListStyle
 from distop.cli.output.progress import follow
 from distop.cli.output.screen import Screen, grid_of
@@ -79,7 +79,7 @@ class HumanOutput(Output):
         else:
             self._screen.pairs(fields_of(result))
 
-    def listed(self, what: Listing, items: Sequence[Any], more: bool) -> None:
+    def listed(self, what: Listing, items: Sequence[Any], more: int) -> None:
         if what == "traces":
             self._traces(items)
             return
@@ -88,7 +88,7 @@ class HumanOutput(Output):
             return
         self._list(STYLES[what], items, more=more)
 
-    def _list(self, style: ListStyle[T], items: Iterable[T], *, more: bool = False, empty: str = "") -> None:
+    def _list(self, style: ListStyle[T], items: Iterable[T], *, more: int = 0, empty: str = "") -> None:
         self._screen.list(style.grid(items), empty or style.empty, more, style.spare)
 
     def _operation(self, operation: Operation) -> None:
@@ -198,14 +198,14 @@ class HumanOutput(Output):
                 "distop operation show has errors of distop itself"
             )
 
-    def _quarantined(self, rows: Sequence[QuarantinedRow], more: bool) -> None:
+    def _quarantined(self, rows: Sequence[QuarantinedRow], more: int) -> None:
         for one in rows:
             self._out.print(Text(printable(f"{one.place}: {one.reason}"), "bold"), soft_wrap=True)
             self._out.print(Text(f"    {printable(one.raw)}"), soft_wrap=True)
         if not rows:
             self.note("no row is in quarantine")
         elif more:
-            self.note("and more: --limit 0 shows all")
+            self.note(f"{some_more(more)}: --limit 0 shows all")
 
     def watermarks(self, watermarks: Watermarks) -> None:
         marks = (

@@ -12,6 +12,7 @@ from rich.measure import Measurement
 from rich.table import Table as Grid
 from rich.text import Text
 
+from distop.cli.output.base import some_more
 from distop.cli.output.texts import printable, shown
 
 _WIDE = 10_000
@@ -61,7 +62,7 @@ class Screen:
                 grid.add_row(printable(name), text)
         self.out.print(grid)
 
-    def list(self, grid: Grid, empty: str, more: bool, spare: Sequence[str] = ()) -> None:
+    def list(self, grid: Grid, empty: str, more: int, spare: Sequence[str] = ()) -> None:
         """Print a list. Drops columns in ``spare``, one after the other, until the list fits."""
         if not grid.rows:
             self.note(empty)
@@ -79,4 +80,4 @@ class Screen:
         if left_out:
             self.note(f"not shown: {', '.join(left_out)}; use --output wide")
         if more:
-            self.note("more items exist: --limit 0 shows all")
+            self.note(f"{some_more(more)}: --limit 0 shows all")

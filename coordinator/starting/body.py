@@ -73,7 +73,7 @@ class StartBody:
         if again_of and not kind.can_replace:
             raise InvalidArgument(
                 f"{kind.type} cannot run again in place of {again_of}",
-                hint="use another request id",
+                hint="name another run: --run",
                 details={"field": "again_of"},
             )
         return StartRequest(

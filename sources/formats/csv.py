@@ -294,7 +294,7 @@ class CsvRecords:
 
     def _advice_of_escapes(self, data: bytes) -> str:
         escapes = not self._options.escape and self._quoting.escapes_quote(data, b"\\")
-        return " (see --arg escape)" if escapes else ""
+        return " (see --escape)" if escapes else ""
 
 
 def _with_advice(reason: str) -> str:

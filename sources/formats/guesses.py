@@ -8,8 +8,8 @@ for people.
 
 from __future__ import annotations
 
-import json
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
@@ -178,13 +178,13 @@ def _of_names(names: Sequence[str], delimiter: str) -> Iterator[str]:
         if other is not None:
             yield (
                 f"there is one column, {_quoted(names[0])}, and its name contains {other!r}: "
-                f"if that separates columns, give --arg 'delimiter={json.dumps(other)}'"
+                f"if that separates columns, give --delimiter {shlex.quote(other)}"
             )
     like_values = [name for name in names if _VALUE.fullmatch(name.strip())]
     if like_values:
         yield (
             f"the header names a column {_quoted(like_values[0])}, which looks like a value: if the files "
-            "have no header, give the columns' names as a list with --arg header"
+            "have no header, name the columns with --header"
         )
 
 
@@ -218,7 +218,7 @@ def _of_columns(
             yield f"{became}: {_shortened(reasons[name])}"
         elif pc.all(pc.match_substring_regex(values, _DECIMAL_COMMA)).as_py():
             example = _quoted(values[0].as_py())
-            yield f"{became} because its numbers have a decimal comma ({example}): give --arg decimal_point=,"
+            yield f"{became} because its numbers have a decimal comma ({example}): give --decimal-point ,"
 
 
 def _quoted(text: str) -> str:

@@ -180,7 +180,7 @@ class CsvSample:
             return []
         sign = f"\\{self._options.quote}"
         meant = self._options.quote
-        return [f"quoted values hold {sign}: if that means {meant}, give --arg 'escape=\\'"]
+        return [f"quoted values hold {sign}: if that means {meant}, give --escape '\\'"]
 
     @property
     def foreign_encoding(self) -> str:
@@ -343,17 +343,17 @@ class JsonSample:
             raise invalid(
                 "schema",
                 f"column {column!r} holds {long}, and no double is that number",
-                "give it a type with --schema, such as decimal(38,9), or leave it out of --arg columns",
+                "give it a type with --schema, such as decimal(38,9), or leave it out of --column",
             )
         try:
             return table_type(pa.array(values).type)
         except UnrepresentableType as error:
-            raise invalid("schema", f"column {column!r}: {error}", "leave it out of --arg columns") from None
+            raise invalid("schema", f"column {column!r}: {error}", "leave it out of --column") from None
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
             raise invalid(
                 "schema",
                 f"column {column!r} holds values of different kinds: {error}",
-                "give it a type with --schema, or leave it out of --arg columns",
+                "give it a type with --schema, or leave it out of --column",
             ) from None
 
 
@@ -425,7 +425,7 @@ class TypedSample:
                 yield column, table_type(self._schema_of_all.field(column).type)
             except UnrepresentableType as error:
                 raise invalid(
-                    "paths", f"{self._url}: column {column!r}: {error}", "leave it out of --arg columns"
+                    "paths", f"{self._url}: column {column!r}: {error}", "leave it out of --column"
                 ) from None
 
 

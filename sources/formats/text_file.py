@@ -395,7 +395,7 @@ class OpenTextFile:
 def size_of_mark(text: bytes) -> int:
     """The length of the file's byte order mark. Raises :class:`FileUnusable` for UTF-16."""
     if text.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise FileUnusable("is written in UTF-16, but read as UTF-8 (of CSV files, see --arg encoding)")
+        raise FileUnusable("is written in UTF-16, but read as UTF-8 (of CSV files, see --encoding)")
     return len(_BYTE_ORDER_MARK) if text.startswith(_BYTE_ORDER_MARK) else 0
 
 

@@ -103,7 +103,7 @@ def check_config(config: Config) -> None:
             raise wrong(
                 "config",
                 f"{name} is a secret, but arguments are stored where operators can read them",
-                f'refer to it: {{"env": "{SECRET_VARIABLES}PASSWORD"}} or {{"file": "password"}}',
+                f"refer to it: --kafka-config {name}=env:{SECRET_VARIABLES}PASSWORD, or {name}=file:password",
             )
         if is_reference and name not in SECRETS:
             raise wrong(
@@ -130,7 +130,7 @@ def _check_reference(name: str, reference: Mapping[str, str]) -> None:
                     f"files must be in the folder that {SECRET_FOLDER} names",
                 )
         case _:
-            raise wrong("config", f'{name}: a reference is {{"env": NAME}} or {{"file": NAME}}')
+            raise wrong("config", f"{name}: a reference is env:NAME or file:NAME")
 
 
 def resolved(config: Config) -> dict[str, str | Secret]:

@@ -78,11 +78,11 @@ def parse_kafka(raw: Any) -> KafkaArgument:
             if not 0 <= offset <= MAX_OFFSET:
                 raise wrong(field, f"{offset} is not an offset")
     if argument.max_records_per_partition is not None and argument.max_records_per_partition < 1:
-        raise wrong("max_records_per_partition", "kafka.max_records_per_partition must be at least 1")
+        raise wrong("max_records_per_partition", "--kafka-max-records-per-partition must be at least 1")
     if argument.records_per_job < 1:
-        raise wrong("records_per_job", "kafka.records_per_job must be at least 1")
+        raise wrong("records_per_job", "--kafka-records-per-job must be at least 1")
     if not 0.1 <= argument.timeout_s <= MAX_TIMEOUT_S:
-        raise wrong("timeout_s", f"kafka.timeout_s must lie between 0.1 and {MAX_TIMEOUT_S:.0f}")
+        raise wrong("timeout_s", f"--kafka-timeout-s must lie between 0.1 and {MAX_TIMEOUT_S:.0f}")
     _check_columns(argument)
     return argument
 
@@ -112,7 +112,7 @@ def _check_columns(argument: KafkaArgument) -> None:
 
 
 SKIP_HINT = (
-    "missing records are lost: set kafka.on_gap to skip to continue after them; for the "
+    "missing records are lost: give --kafka-on-gap skip to continue after them; for the "
     "future, ingest more often than the topic's retention removes"
 )
 
@@ -288,7 +288,7 @@ class _PartitionRange:
             if wanted < ingested:
                 raise AlreadyIngested(
                     f"{self._name} was already ingested, up to offset {ingested}: {wanted} is before it",
-                    hint="leave kafka.from out to continue there, or ingest it again: --arg reingest=true",
+                    hint="leave --kafka-from out to continue there, or ingest it again: --reingest",
                     details=self._details(field="kafka.from", watermark=str(ingested)),
                 )
             if wanted > ingested and self.argument.on_gap == "fail":

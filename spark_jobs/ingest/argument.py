@@ -29,7 +29,7 @@ MAX_FILTER_CHARACTERS = 4096
 MAX_TRANSFORM_CHARACTERS = 100_000
 DEFAULT_NULL_VALUES = ("", "NULL", "null")
 
-NAMES_HINT = """name the columns: --arg header='["id", "name"]'"""
+NAMES_HINT = "name the columns: --header id,name"
 """For files, and records, that do not name them."""
 
 CSV_OPTIONS = frozenset(
@@ -51,33 +51,22 @@ CSV_OPTIONS = frozenset(
 """Fields for CSV only; with another format they are refused."""
 
 
-_OPTIONS = {"keys": "--key", "null_values": "--null-value"} | {
-    field: f"--{field.replace('_', '-')}"
-    for field in (
-        "branch",
-        "delete_where",
-        "filter",
-        "format",
-        "max_bad_rows",
-        "max_bad_share",
-        "mode",
-        "multiline",
-        "new_only",
-        "on_bad_rows",
-        "on_new_columns",
-        "on_wider_types",
-        "order_by",
-        "partition_columns_from_path",
-        "reingest",
-        "schema",
-    )
+_OPTIONS = {
+    "paths": "PATH",
+    "replay": "a replay",
+    "kafka": "--kafka-topic",
+    "columns": "--column",
+    "epoch_units": "--epoch-unit",
+    "keys": "--key",
+    "markers": "--marker",
+    "null_values": "--null-value",
 }
-"""Fields that ``distop table ingest`` has options for."""
+"""How a command line names fields that it calls otherwise."""
 
 
 def option(field: str) -> str:
-    """How a command line gives a field of the argument, for messages; one below ``kafka``: as in its JSON."""
-    return _OPTIONS.get(field, field if field.startswith("kafka.") else f"--arg {field}")
+    """How a command line gives a field of the argument, for messages; one of a topic is ``kafka.NAME``."""
+    return _OPTIONS.get(field) or "--" + field.replace(".", "-").replace("_", "-")
 
 
 class IngestArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -250,7 +239,7 @@ def parse_argument(raw: Mapping[str, Any]) -> IngestArgument:
     _check_bad_rows(argument)
     if not MIN_SPLIT_BYTES <= argument.split_bytes <= MAX_SPLIT_BYTES:
         raise invalid(
-            "split_bytes", f"--arg split_bytes must lie between {MIN_SPLIT_BYTES} and {MAX_SPLIT_BYTES}"
+            "split_bytes", f"--split-bytes must lie between {MIN_SPLIT_BYTES} and {MAX_SPLIT_BYTES}"
         )
     return argument
 
@@ -274,7 +263,7 @@ def _check_source(argument: IngestArgument) -> None:
     if argument.markers and argument.kafka is not None:
         raise invalid("markers", "a topic has no markers")
     if argument.source is not None and not argument.source.strip():
-        raise invalid("source", "--arg source is empty")
+        raise invalid("source", "--source is empty")
     if argument.new_only:
         _check_new_only(argument)
     if argument.replaces is not None:
@@ -295,7 +284,7 @@ def _check_replaces(argument: IngestArgument) -> None:
         if given:
             raise invalid(
                 field,
-                f"--arg replaces does not go with {option(field)}",
+                f"--replaces does not go with {option(field)}",
                 "with --mode overwrite_partitions it is not needed",
             )
 
@@ -355,7 +344,7 @@ def _check_delimiter(argument: IngestArgument, delimiter: str) -> None:
     for field in ("quote", "decimal_point", "escape"):
         if getattr(argument, field) == delimiter:
             raise invalid(
-                field, f"{option(field)} and the delimiter are the same character", "give --arg delimiter"
+                field, f"{option(field)} and the delimiter are the same character", "give --delimiter"
             )
 
 
@@ -383,7 +372,7 @@ def _check_values(argument: IngestArgument) -> None:
     if sign and (len(sign) != 1 or sign.isalnum() or sign in f"+-\r\n\0{argument.decimal_point}"):
         raise invalid(
             "thousands",
-            f"--arg thousands cannot be {sign!r}",
+            f"--thousands cannot be {sign!r}",
             "name one sign, other than the decimal point",
         )
     for field, hint, check in (
@@ -424,9 +413,9 @@ def _check_transform(argument: IngestArgument) -> None:
     if argument.transform is None:
         return
     if not argument.transform.strip():
-        raise invalid("transform", "--arg transform is empty")
+        raise invalid("transform", "--transform is empty")
     if len(argument.transform) > MAX_TRANSFORM_CHARACTERS:
-        raise invalid("transform", f"--arg transform is longer than {MAX_TRANSFORM_CHARACTERS:,} characters")
+        raise invalid("transform", f"--transform is longer than {MAX_TRANSFORM_CHARACTERS:,} characters")
     for field, given, instead in (
         ("filter", argument.filter, "write it as WHERE"),
         ("columns", argument.columns, "select them"),

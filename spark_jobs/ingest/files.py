@@ -292,7 +292,7 @@ def _refuse_lost(argument: IngestArgument, found: FoundSource, there: set[str], 
                     OPTION,
                     f"the folders of {file.path} name {name!r}, a column of the table that the files do not "
                     "have: it would be NULL",
-                    f"{FLAG} takes it from there; or name the columns to write with --arg columns",
+                    f"{FLAG} takes it from there; or name the columns to write with --column",
                     column=name,
                 )
 
@@ -337,7 +337,7 @@ def check_path_values(sample: Sample, plan: IngestPlan) -> None:
             raise invalid(
                 OPTION,
                 f"a value in the names of folders does not fit: {error}",
-                "give the column another type with --schema, or leave it out of --arg columns",
+                "give the column another type with --schema, or leave it out of --column",
                 column=name,
             ) from None
 
@@ -378,7 +378,7 @@ def _warnings(argument: IngestArgument, sample: Sample, table: Layout | None) ->
         return []
     encoding = sample.foreign_encoding
     if encoding and argument.on_bad_rows == "fail":
-        field, hint = "encoding", "give it, for example --arg encoding=windows-1252"
+        field, hint = "encoding", "give it, for example --encoding windows-1252"
         if isinstance(sample, JsonSample):
             field, hint = "paths", "convert them, for example with iconv -f windows-1252 -t utf-8"
         raise invalid(field, f"the files are not UTF-8, but {encoding}", hint)
@@ -446,7 +446,7 @@ def _parquet_extents(whole: list[Extent], files: list[OpenFile], split_bytes: in
         if time.monotonic() > deadline:
             raise ArgumentTooLarge(
                 f"reading the footers of {len(files)} Parquet files takes longer than {FOOTER_SECONDS:.0f} s",
-                hint="name fewer paths in one operation, or raise --arg split_bytes",
+                hint="name fewer paths in one operation, or raise --split-bytes",
                 details={"field": "paths"},
             )
         sizes = looked_into(files[index], row_group_sizes)

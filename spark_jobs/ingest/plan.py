@@ -318,9 +318,13 @@ class IngestPlan(TargetPlan, kw_only=True):
         size = len(msgspec.json.encode(self))
         if size > MAX_PLAN_BYTES:
             field, parts = "paths", "files"
-            hint = "name fewer paths in one operation, or raise --arg split_bytes"
+            hint = "name fewer paths in one operation, or raise --split-bytes"
             if self.kafka is not None:
-                field, parts, hint = "kafka", "ranges", "raise kafka.records_per_job, or take less at a time"
+                field, parts, hint = (
+                    "kafka",
+                    "ranges",
+                    "raise --kafka-records-per-job, or take less at a time",
+                )
             raise ArgumentTooLarge(
                 f"the plan of {len(self._parts)} {parts} in {len(self.cuts) - 1} splits takes {size} bytes, "
                 f"at most {MAX_PLAN_BYTES} are allowed",

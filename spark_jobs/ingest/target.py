@@ -165,7 +165,7 @@ def choose_columns(
                 [column.with_type(changed.get(column.name, column.type)) for column in _arrow_schema(table)]
             ),
             field="paths" if argument.columns is None else "columns",
-            hint="choose --on-new-columns add or ignore, or name those to read with --arg columns",
+            hint="choose --on-new-columns add or ignore, or name those to read with --column",
             ignored=ignored,
         )
     for name, dtype in types.items():
@@ -206,7 +206,7 @@ def _targets(
     if declared is None:
         if "" in names:
             position = names.index("") + 1
-            hint = "name those to read with --arg columns"
+            hint = "name those to read with --column"
             raise invalid("columns", f"column {position} of the source has no name", hint)
         if not names:
             raise invalid("paths", "the files have no columns", "give --schema if that is expected")
@@ -370,7 +370,7 @@ def _check_readable(name: str, dtype: pa.DataType, file_format: Format) -> None:
 
 
 def _bad_type(name: str, reason: str) -> InvalidArgument:
-    hint = "give it a type with --schema, or leave it out of --arg columns"
+    hint = "give it a type with --schema, or leave it out of --column"
     return invalid("schema", f"column {name!r}: {reason}", hint)
 
 

@@ -80,7 +80,7 @@ def plan_topic(
             raise invalid(
                 "schema",
                 f"the new records of {topic.url} show no columns{reason}",
-                """say which there are, as in --arg schema='{"id": "long"}'""",
+                "say which there are, as in --schema 'id: long'",
             )
         target = target_of(request, argument, _WRITTEN[kafka.format], sample, direct=direct_columns(kafka))
     merge, jobs = merge_of(request, argument, target, len(cuts) - 1)

@@ -88,7 +88,7 @@ def _move(
         raise AlreadyIngested(
             f"{path!r} was already ingested, up to {before!r}",
             hint="--new-only reads the new files in it, --reingest reads all of it again; "
-            "or give a watermark beyond it: --arg watermark",
+            "or give a watermark beyond it: --watermark PATH=VALUE",
             details={"field": "paths", "partition": path, "watermark": before},
         )
     time = newest(path, files)
@@ -104,7 +104,7 @@ def newest(path: str, files: Iterable[SourceFile]) -> str:
             raise invalid(
                 "watermark",
                 f"the file system does not report when {file.path} was modified",
-                f"give a watermark for {path!r} with --arg watermark",
+                f"give a watermark for {path!r} with --watermark",
             )
         times.append(file.modified)
     return max(times).astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

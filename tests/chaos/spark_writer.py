@@ -32,9 +32,9 @@ def answered(session: SparkSession, addresses: str, asked: dict[str, Any]) -> di
         frame = frame.withColumn("batch", expr(f"if(id = {asked['bad']}, raise_error('bad'), batch)"))
     try:
         if asked["native"]:
-            write(frame, asked["table"], coordinator=addresses, request_id=asked["request"])
+            write(frame, asked["table"], coordinator=addresses, run=asked["request"])
         else:
-            options = {"table": asked["table"], "coordinator": addresses, "requestId": asked["request"]}
+            options = {"table": asked["table"], "coordinator": addresses, "run": asked["request"]}
             frame.write.format("distop").options(**options).mode("append").save()
     except Exception as error:
         return {"error": f"{type(error).__name__}: {error}"[:2000]}

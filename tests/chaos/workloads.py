@@ -302,7 +302,7 @@ async def changed_table(lab: Lab) -> list[str]:
     problems = await lab.ended(await lab.ingest(book))
     name = f"extra{book.operations}"
     change = {"change": "add", "column": name, "type": "long"}
-    await lab.retry_until_known(partial(lab.client.table(book.table).alter, [change], request_id=name))
+    await lab.retry_until_known(partial(lab.client.table(book.table).alter, [change], run=name))
     return [*problems, *await lab.ended(await lab.ingest(book))]
 
 

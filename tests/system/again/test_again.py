@@ -254,7 +254,7 @@ async def test_a_batch_is_replaced_and_what_came_later_stays(service: Whole) -> 
     await eventually(service.drained)
     assert [one.name for one in await backlog(service, applied=True)] == ["1", "2", "3"]
     assert (await service.client.table("t").ordering()).last == "3"
-    with pytest.raises(NotFound, match="backlog add"):
+    with pytest.raises(NotFound, match="batch add"):
         await service.client.table("t").replace_batch("4")
     await published(service, "7", ordered=False)
     service.source("7", 70, 1)

@@ -53,7 +53,7 @@ class Killed:
         given = {
             "coordinator": service.address,
             "gate": str(folder / "gate"),
-            "write": {"table": self.written, "requestId": "nightly"},
+            "write": {"table": self.written, "run": "nightly"},
             "stream": {"table": self.streamed, "checkpointLocation": str(self.checkpoint)},
             "source": str(self.source),
         }
@@ -93,7 +93,7 @@ def test_a_driver_that_is_killed_can_write_again_under_the_same_request_id(
     table = killed.written
     assert service.operations(table) == []
     for _ in range(2):
-        writing(service, table, numbers(spark, 1000), requestId="nightly")
+        writing(service, table, numbers(spark, 1000), run="nightly")
     assert service.ids(table) == list(range(1000))
     assert sum("rows" in operation.facts for operation in service.operations(table)) == 1
 

@@ -110,7 +110,7 @@ def test_spark_writes_the_files_itself(service: Service, spark: Any) -> None:
     )
     where = {"coordinator": service.address}
     for _ in range(2):
-        done = write(frame, table, request_id="once", **where)
+        done = write(frame, table, run="once", **where)
         assert done is not None
         assert done.facts["rows"] == 100
     read_back = service.iceberg(table).scan().to_arrow()

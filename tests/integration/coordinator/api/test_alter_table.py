@@ -183,7 +183,7 @@ async def test_an_alteration_is_made_once_however_often_it_is_sent(
     monkeypatch.setenv(crashpoints.ONCE_VARIABLE, str(tmp_path))
     monkeypatch.setattr(crashpoints, "_PLAN", f"{armed}=lost")
     for _ in range(2):
-        await alter(whole, {"change": "add", "column": "n", "type": "long"}, request_id="once")
+        await alter(whole, {"change": "add", "column": "n", "type": "long"}, run="once")
     assert (tmp_path / crashpoints.record_name(armed, "lost")).exists()
     assert await columns(whole) == ["id: int not null", "name: string", "n: long"]
     entries = [entry async for entry in whole.client.audit("t")]

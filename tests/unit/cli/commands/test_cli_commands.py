@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from typer.testing import CliRunner, Result
 
 from distop.cli.main import app
 from distop.cli.output.base import Output
 from distop.cli.output.human import HumanOutput
-from distop.cli.output.json_output import JsonOutput
+from distop.cli.output.programs import JsonOutput, YamlOutput
 from distop.client import JobCounts, Operation, OperationState
 from distop.errors import (
     AlreadyIngested,
@@ -80,6 +81,7 @@ def test_both_outputs_speak_every_word() -> None:
     assert words == Output.__abstractmethods__
     for kind in (HumanOutput, JsonOutput):
         assert words <= set(vars(kind))
+    assert issubclass(YamlOutput, JsonOutput)
 
 
 def test_start_prints_the_name_and_how_to_follow(service: FakeService) -> None:
@@ -91,7 +93,7 @@ def test_start_prints_the_name_and_how_to_follow(service: FakeService) -> None:
 
 def test_start_passes_everything_on(service: FakeService) -> None:
     words = ["--arg", "partitions=3", "--arg", "p=a", "--arg", "p=b", "--object", "o", "--partition", "x"]
-    words += ["--deadline", "10m", "--attempts", "5", "--request-id", "mine", "-o", "json"]
+    words += ["--deadline", "10m", "--attempts", "5", "--run", "mine", "-o", "json"]
     words += ["--backoff", "1500ms", "--attempt-timeout", "1h", "--retry-for", "4h"]
     words += ["--max-failed", "any", "--then", "audit", "--then-arg", "deep=true", "--then-object", "o"]
     started = document(run("operation", "start", "flights", "noop", *words))
@@ -153,15 +155,12 @@ def test_a_failed_operation_ends_with_20(service: FakeService) -> None:
 
 def test_paths_become_absolute(service: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    run("table", "ingest", "flights", "a/b", "/c", "s3://d/e", "--format", "csv", "--arg", "header=false")
+    run("table", "ingest", "flights", "a/b", "/c", "s3://d/e", "--format", "csv", "--header", "id,at")
     request = service.calls["start"][0]
     assert request.type == "ingest"
     argument = json.loads(request.argument_json)
     assert argument["paths"] == [f"{tmp_path}/a/b", "/c", "s3://d/e"]
-    assert (argument["format"], argument["header"]) == ("csv", False)
-
-
-MORE = ["--no-multiline", "--branch", "staging"]
+    assert (argument["format"], argument["header"]) == ("csv", ["id", "at"])
 
 
 def test_options_of_ingest_are_parts_of_its_argument(service: FakeService) -> None:
@@ -175,20 +174,84 @@ def test_options_of_ingest_are_parts_of_its_argument(service: FakeService) -> No
     argument = json.loads(service.calls["start"][-1].argument_json)
     assert argument == {"paths": ["/b"], "reingest": True, "partition_columns_from_path": True}
     run(
-        "table",
-        "ingest",
-        "flights",
-        "/c",
-        "--schema",
-        "id: long, fare: decimal(9,2)",
-        "--schema",
-        "at: date",
-        *MORE,
+        *(
+            "table",
+            "ingest",
+            "flights",
+            "/c",
+            "--schema",
+            "id: long, fare: decimal(9,2)",
+            "--schema",
+            "at: date",
+        ),
+        *("--no-multiline", "--branch", "staging"),
     )
     argument = json.loads(service.calls["start"][-1].argument_json)
     schema = {"id": "long", "fare": "decimal(9,2)", "at": "date"}
     assert argument == {"paths": ["/c"], "schema": schema, "multiline": False, "branch": "staging"}
     assert "'id' is not a column" in run("table", "ingest", "flights", "/c", "--schema", "id").stderr
+
+
+def test_options_name_columns_watermarks_rules_and_a_topic(service: FakeService) -> None:
+    """No ingest needs JSON."""
+    run(
+        *("table", "ingest", "t", "/a", "--column", "id", "--epoch-unit", "at=ms", "--watermark", "a=18"),
+        *(
+            "--rule",
+            "id > 0",
+            "--not-null",
+            "at",
+            "--delimiter",
+            ";",
+            "--thousands",
+            ".",
+            "--marker",
+            "/a/_DONE",
+        ),
+    )
+    topic = [
+        "--kafka-topic",
+        "orders",
+        "--kafka-servers",
+        "b:9092",
+        "--kafka-from",
+        "0=7",
+        "--kafka-to",
+        "0=9",
+    ]
+    run(
+        "table",
+        "ingest",
+        "t",
+        *topic,
+        "--kafka-config",
+        "sasl.password=env:DISTOP_KAFKA_P",
+        "--kafka-metadata",
+        "key=k",
+    )
+    files, records = (json.loads(call.argument_json) for call in service.calls["start"])
+    assert files == {
+        "paths": ["/a"],
+        "columns": ["id"],
+        "epoch_units": {"at": "ms"},
+        "watermark": {"a": "18"},
+        "delimiter": ";",
+        "thousands": ".",
+        "markers": ["/a/_DONE"],
+        "checks": {"rules": ["id > 0", {"not_null": "at"}]},
+    }
+    assert records == {
+        "kafka": {
+            "topic": "orders",
+            "servers": "b:9092",
+            "from": {"0": 7},
+            "to": {"0": 9},
+            "metadata": {"key": "k"},
+            "config": {"sasl.password": {"env": "DISTOP_KAFKA_P"}},
+        }
+    }
+    for words in ([], ["--kafka-format", "csv"], [*topic[:-1], "0=x"]):
+        assert run("table", "ingest", "t", *words).exit_code == 2
 
 
 def test_a_dry_run_of_ingest_shows_and_starts_nothing(service: FakeService) -> None:
@@ -222,9 +285,9 @@ def test_ls(service: FakeService) -> None:
     assert head.split() == ["OPERATION", "STATE", "JOBS", "ROWS", "STARTED", "DURATION", "BY", "ERROR"]
     assert "flights/noop/2" in shown.stdout
     assert "flights/noop/3" not in shown.stdout
-    assert "more items exist" in shown.stderr
+    assert "1 more: --limit 0 shows all" in shown.stderr
     assert "no operations" in run("operation", "list", "other").stderr
-    assert {call.page_size for call in service.calls["list"]} == {3, 101}
+    assert {call.page_size for call in service.calls["list"]} == {102, 200}
 
 
 def test_show(service: FakeService) -> None:
@@ -415,7 +478,7 @@ def test_audit(service: FakeService) -> None:
     cut = run("audit", "list", "flights", "-n", "1")
     assert "two" in cut.stdout
     assert "one" not in cut.stdout
-    assert "more items exist" in cut.stderr
+    assert "1 more: --limit 0 shows all" in cut.stderr
 
 
 def test_tables(service: FakeService) -> None:
@@ -525,7 +588,7 @@ def test_no_cell_of_a_list_reaches_the_terminal_as_a_control_sequence(
     operation = Operation(
         name="t/load/1", table="t", type="load", state=OperationState.SUCCEEDED, facts=facts
     )
-    HumanOutput().listed("operations", [operation], more=False)
+    HumanOutput().listed("operations", [operation], more=0)
     shown = capsys.readouterr().out
     assert "\x1b" not in shown
     assert "\\x1b[2J" in shown
@@ -547,7 +610,7 @@ def test_a_list_fits_a_narrow_terminal(capsys: pytest.CaptureFixture[str]) -> No
     """Names and states stay; through a pipe all columns are there."""
     out = HumanOutput()
     out._out.width = 80
-    out.listed("operations", [LONG], more=False)
+    out.listed("operations", [LONG], more=0)
     seen = capsys.readouterr()
     assert max(map(len, seen.out.splitlines())) <= 80
     assert len(seen.out.splitlines()) == 2
@@ -567,7 +630,7 @@ def test_a_wide_list_has_all_columns_on_a_narrow_terminal(
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr("sys.stdout", Terminal())
     out = HumanOutput(wide=wide)
-    out.listed("operations", [LONG], more=False)
+    out.listed("operations", [LONG], more=0)
     assert ("somebody@a-host-with-a-long-name" in out._out.file.getvalue()) is wide  # type: ignore[attr-defined]
 
 
@@ -720,6 +783,22 @@ def test_names_cannot_steer_the_terminal(service: FakeService) -> None:
     shown = run("table", "list").stdout
     assert "a\\x1b]0;title\\x07[red]b\\nc" in shown
     assert "\x1b" not in shown
+
+
+def test_yaml_holds_what_json_holds(service: FakeService) -> None:
+    service.world.add(RUNNING)
+    for words in (["operation", "list"], ["operation", "show", RUNNING.name], ["cluster", "members"]):
+        assert yaml.safe_load(run(*words, "-o", "yaml").stdout) == in_json(*words)
+    cut = run("operation", "show", "flights/noop/77", "-o", "yaml")
+    assert yaml.safe_load(cut.stderr)["error"]["code"] == "OPERATION_NOT_FOUND"
+    watched = run("operation", "watch", "flights/noop/77", DISTOP_OUTPUT="yaml")
+    assert yaml.safe_load(watched.stderr)["error"]["exit_code"] == watched.exit_code
+
+
+def test_a_long_list_says_that_more_than_a_hundred_are_left_out(service: FakeService) -> None:
+    for number in range(150):
+        service.world.tables[f"t{number}"] = pb.Table(name=f"t{number}")
+    assert "at least 100 more: --limit 0 shows all" in run("table", "list", "-n", "10").stderr
 
 
 def test_version() -> None:

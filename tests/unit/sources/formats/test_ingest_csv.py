@@ -164,7 +164,7 @@ def test_options_say_how_a_file_is_written(
             ["2024-03-31 02:30:00.000000 is in a gap", "2024-10-27 02:30:00.000000 is ambiguous"],
         ),
         (b"a\n\x81\n", {"encoding": "cp1252"}, ["column 'a': invalid UTF8 data"]),
-        ('a,b\n"x\\",y",1\n', {"schema": {"a": "string", "b": "int"}}, ["found (see --arg escape)"]),
+        ('a,b\n"x\\",y",1\n', {"schema": {"a": "string", "b": "int"}}, ["found (see --escape)"]),
     ],
     ids=["thousands", "decimal comma", "dates", "time zone", "encoding", "no escape"],
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import shlex
 from typing import Any
 
 import pytest
@@ -31,7 +31,7 @@ def test_a_usual_file_raises_no_suspicion(ingesting: Ingesting) -> None:
 @pytest.mark.parametrize("sign", [";", "\t", "|"])
 def test_one_column_with_another_delimiter_in_it(ingesting: Ingesting, sign: str) -> None:
     first, *_ = warned(ingesting, f"id{sign}fare\n1{sign}2.5\n")
-    assert f"give --arg 'delimiter={json.dumps(sign)}'" in first
+    assert f"give --delimiter {shlex.quote(sign)}" in first
 
 
 @pytest.mark.parametrize(
@@ -83,10 +83,8 @@ def test_a_backslash_before_a_quote_may_be_an_escape(ingesting: Ingesting) -> No
     """Spark's CSV has such; whatever types were given."""
     text, schema = 'id,s\n1,"a\\"b"\n', {"id": "int", "s": "string"}
     arg = ingesting.start(paths=ingesting.write(text), schema=schema)
-    assert IngestPlan.of(arg).warnings == [
-        "quoted values hold \\\": if that means \", give --arg 'escape=\\'"
-    ]
-    with pytest.raises(BadRow, match=r"text follows the closing quote of a value \(see --arg escape\)"):
+    assert IngestPlan.of(arg).warnings == ["quoted values hold \\\": if that means \", give --escape '\\'"]
+    with pytest.raises(BadRow, match=r"text follows the closing quote of a value \(see --escape\)"):
         ingesting.run(arg)
     other = Ingesting(ingesting.folder / "other")
     assert warned(other, text, escape="\\") == []
@@ -106,7 +104,7 @@ def test_a_quote_is_not_the_delimiter(ingesting: Ingesting) -> None:
     with refused("escape"):
         ingesting.start(paths=ingesting.write("a,b\n1,2\n"), escape=",")
     for argument in ({"quote": ","}, {"quote": ";", "delimiter": ";"}):
-        with refused("quote", "--arg quote and the delimiter are the same"):
+        with refused("quote", "--quote and the delimiter are the same"):
             ingesting.start(paths=ingesting.write("a,b\n1,2\n"), **argument)
 
 

@@ -8,6 +8,7 @@ import pytest
 from typer.main import get_command
 
 from distop.cli.main import app
+from distop.sources.kafka.ranges import KafkaArgument
 from distop.spark_jobs.ingest.argument import IngestArgument, option, parse_argument
 from support.refusals import refused
 
@@ -59,7 +60,7 @@ def test_a_malformed_argument_is_refused_by_its_field(field: str, argument: dict
 
 
 def test_one_name_where_a_list_belongs_is_told_how_to_write_it() -> None:
-    """U3: what `--arg columns=id` sends."""
+    """U3"""
     with refused("columns") as told:
         parse_argument({"paths": ["/a"], "columns": "id"})
     assert 'a list is expected: ["id"]' in told.value.hint
@@ -68,10 +69,10 @@ def test_one_name_where_a_list_belongs_is_told_how_to_write_it() -> None:
     assert told.value.hint == ""
 
 
-def test_messages_write_fields_as_the_command_takes_them() -> None:
-    """A14: as an option where there is one, else with --arg."""
-    command = get_command(app).get_command(None, "ingest")  # type: ignore[attr-defined]
+def test_every_field_has_an_option_and_messages_name_it() -> None:
+    """A14: so no ingest needs JSON. Rows in quarantine have a command of their own, and paths are words."""
+    command = get_command(app).commands["table"].commands["ingest"]  # type: ignore[attr-defined]
     options = {name for parameter in command.params for name in parameter.opts}
-    for field in IngestArgument.__struct_fields__:
-        own = "--" + {"keys": "key", "null_values": "null-value"}.get(field, field.replace("_", "-"))
-        assert option(field) == (own if own in options else f"--arg {field}")
+    of_a_topic = [f"kafka.{name}" for name in KafkaArgument.__struct_encode_fields__]
+    for field in (*IngestArgument.__struct_fields__, *of_a_topic):
+        assert option(field) in options or field in ("paths", "replay"), field

@@ -124,7 +124,7 @@ def test_the_format_is_told_by_the_names(ingesting: Ingesting) -> None:
         ingesting.start(paths=write(ingesting, "notes.txt"))
     with pytest.raises(InvalidArgument, match=r"name of a\.parquet\.gz does not show"):
         ingesting.start(paths=write(ingesting, "a.parquet.gz"))
-    with pytest.raises(InvalidArgument, match="--arg delimiter is for csv"):
+    with pytest.raises(InvalidArgument, match="--delimiter is for csv"):
         ingesting.start(paths=f"{folder}/b.json", delimiter=";")
     ingesting.ingest(paths=write(ingesting, "notes.txt"), format="csv")
     assert ingesting.rows("a") == [1]

@@ -35,7 +35,7 @@ def test_columns_types_rows_files_and_size(ingesting: Ingesting) -> None:
 
 def test_what_looks_wrong_is_told(ingesting: Ingesting) -> None:
     shown = preview(ingesting, paths=ingesting.write("id;n\n1;2\n"))
-    assert "give --arg 'delimiter=\";\"'" in shown["warnings"][0]
+    assert "give --delimiter ';'" in shown["warnings"][0]
 
 
 def test_bad_rows_are_told_and_only_so_many_are_looked_for(ingesting: Ingesting) -> None:

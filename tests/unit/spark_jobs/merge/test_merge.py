@@ -317,7 +317,7 @@ def test_an_order_that_the_table_does_not_keep_is_refused(table: Ingesting) -> N
     path = written(table.folder / "in", "1.jsonl", [row(1, 1, at=7)])
     with refused("order_by", "the table has no column 'at'") as caught:
         table.start(paths=path, mode="merge", keys=["id"], order_by="at")
-    assert "tables alter --add" in caught.value.hint
+    assert "table alter --add" in caught.value.hint
 
 
 def test_each_row_of_a_key_is_compared_by_itself(tmp_path: Path) -> None:

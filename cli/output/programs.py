@@ -1,4 +1,4 @@
-"""Command output for programs: one JSON document per command, or one per line for commands that follow."""
+"""Command output for programs, as JSON or YAML: one document per command, or one per change (``watch``)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from distop.cli.output.base import Listing, Output
+import yaml
+
+from distop.cli.output.base import Listing, Output, some_more
 from distop.cli.output.exits import exit_code
 from distop.errors import DistopError
 from distop.proto.messages import plain
@@ -18,69 +20,77 @@ if TYPE_CHECKING:
 
 
 class JsonOutput(Output):
-    """JSON for programs."""
+    """JSON, each document in one line."""
+
+    def written(self, value: Any) -> str:
+        """A document, with its end of line. In ASCII: it arrives unchanged, whatever the reader's locale."""
+        return json.dumps(plain(value)) + "\n"
+
+    def _print(self, value: Any) -> None:
+        print(self.written(value), end="", flush=True)
 
     def show(self, result: Any) -> None:
         shown = plain(result)
         of = {"wrong": result.wrong, "warned": result.warned} if hasattr(result, "wrong") else {}
-        _print(shown | of)
+        self._print(shown | of)
 
-    def listed(self, what: Listing, items: Sequence[Any], more: bool) -> None:
-        _print(items)
+    def listed(self, what: Listing, items: Sequence[Any], more: int) -> None:
+        self._print(items)
         if more:
             # The list itself is the result; that it was truncated is written to stderr.
-            print(
-                json.dumps({"more": True, "hint": "more items exist: --limit 0 shows all"}), file=sys.stderr
-            )
+            hint = f"{some_more(more)}: --limit 0 shows all"
+            print(self.written({"more": more, "hint": hint}), end="", file=sys.stderr)
 
     def started(self, operation: Operation) -> None:
-        _print(operation)
+        self._print(operation)
 
     def preview(self, preview: Mapping[str, Any]) -> None:
-        _print(preview)
+        self._print(preview)
 
     def updates(self, updates: Iterable[OperationUpdate]) -> Operation:
         for update in updates:
-            _print(update)
+            self._print(update)
             last = update.operation
         return last
 
     def progress(self, updates: Iterable[OperationUpdate]) -> Operation:
         for update in updates:
             last = update.operation
-        _print(last)
+        self._print(last)
         return last
 
     def watermarks(self, watermarks: Watermarks) -> None:
-        _print(watermarks)
+        self._print(watermarks)
 
     def members(self, members: Iterable[Member], leaders: Iterable[Leader]) -> None:
         led: dict[str, list[str]] = {}
         for leader in leaders:
             led.setdefault(leader.member, []).append(leader.table)
-        _print([plain(member) | {"leads": led.get(member.id, [])} for member in members])
+        self._print([plain(member) | {"leads": led.get(member.id, [])} for member in members])
 
     def checked(self, workers: Sequence[Mapping[str, Any]], findings: Sequence[WorkerFinding]) -> None:
         found = [
             {"code": one.code, "sentence": one.sentence, "workers": one.workers, "remedy": one.remedy}
             for one in findings
         ]
-        _print({"wrong": bool(found), "findings": found, "workers": [dict(one) for one in workers]})
+        self._print({"wrong": bool(found), "findings": found, "workers": [dict(one) for one in workers]})
 
     def facts(self, title: str, facts: Mapping[str, Any], hints: Iterable[str] = ()) -> None:
-        _print(facts)
+        self._print(facts)
 
     def result_for_programs(self, facts: Mapping[str, Any]) -> None:
-        _print(facts)
+        self._print(facts)
 
     def note(self, text: str) -> None:
         pass
 
     def error(self, error: DistopError) -> None:
         shown = error.fields() | {"exit_code": exit_code(error)}
-        print(json.dumps({"error": shown}), file=sys.stderr, flush=True)
+        print(self.written({"error": shown}), end="", file=sys.stderr, flush=True)
 
 
-def _print(value: Any) -> None:
-    # ASCII: the document arrives unchanged, whatever the reader's locale.
-    print(json.dumps(plain(value)), flush=True)
+class YamlOutput(JsonOutput):
+    """YAML; each document begins with ``---``."""
+
+    def written(self, value: Any) -> str:
+        return yaml.safe_dump(plain(value), explicit_start=True, sort_keys=False)
