@@ -21,7 +21,7 @@ plain=()
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-git archive HEAD | tar --extract --directory "$work"
+git -c tar.umask=0022 archive HEAD | tar --extract --directory "$work"
 version=$("$root/.venv/bin/python" -c 'import sys, tomllib; print(tomllib.load(open(sys.argv[1], "rb"))["project"]["version"])' \
   "$work/pyproject.toml")
 if answer=$("$helm" show chart "oci://$registry/charts/distop" --version "$version" "${plain[@]}" 2>&1); then

@@ -25,7 +25,7 @@ from support.waiting import until
 pytestmark = [
     pytest.mark.process,
     pytest.mark.slow("needs docker, and builds both images"),
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(1800),
 ]
 
 BUILD_S = 800
