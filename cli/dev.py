@@ -153,7 +153,7 @@ class Dev:
 
     async def _work(self, etcd: EtcdProcess, connection: EtcdConfig) -> None:
         """Start everything, print the addresses, and supervise. Ends only with an error."""
-        environment = _environment(connection)
+        environment = environment_of(connection)
         served = ["--listen", self._address, "--web", self._web, "--catalog", self._catalog]
         served += ["--warehouse", (self._data / "tables").as_uri()]
         served += self._security.coordinator_arguments() if self._security is not None else []
@@ -337,7 +337,7 @@ def _port_of_last_time(file: Path) -> int:
     return port
 
 
-def _environment(etcd: EtcdConfig) -> dict[str, str]:
+def environment_of(etcd: EtcdConfig) -> dict[str, str]:
     """Our environment without settings of another etcd and without credentials for other coordinators."""
     foreign = ("DISTOP_PREFIX", "DISTOP_TOKEN", "DISTOP_TOKEN_FILE", "DISTOP_CA", "DISTOP_CERT", "DISTOP_KEY")
     kept = {

@@ -13,7 +13,6 @@ from typing import TypeVar
 
 from distop.cli.dev import ServiceEnded
 from distop.errors import DeadlineExceeded
-from distop.lake.storage.allowed import ALL
 
 T = TypeVar("T")
 
@@ -21,13 +20,13 @@ AT_ONCE_S = 0.02
 """How often to look for what lasts a moment, or is measured."""
 
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-COMPILED_SPARK = Path(sys.prefix) / "spark"
 SHORT_SPARK = {"SPARK_LAUNCHER_OPTS": QUICK_JAVA, "SPARK_SUBMIT_OPTS": QUICK_JAVA}
-if COMPILED_SPARK.is_dir():
-    SHORT_SPARK["SPARK_HOME"] = str(COMPILED_SPARK)
 """Five JVMs run for a minute each: starting soon is worth more to them than running fast later. They use the
-quick one of Java's compilers, and their Python workers find Spark compiled where there is such a folder (see
-link_spark in deploy/setup.sh)."""
+quick one of Java's compilers."""
+
+COMPILED_SPARK = Path(sys.prefix) / "spark"
+if COMPILED_SPARK.is_dir():  # by link_spark in deploy/setup.sh: Python workers find Spark compiled
+    SHORT_SPARK["SPARK_HOME"] = str(COMPILED_SPARK)
 
 
 def until(
@@ -51,7 +50,7 @@ class Crew:
 
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
         self._folder = folder
-        self._env = {**os.environ, **ALL, **SHORT_SPARK, **environment}
+        self._env = SHORT_SPARK | environment
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._names: dict[int, str] = {}
         folder.mkdir(parents=True, exist_ok=True)

@@ -50,25 +50,22 @@ def play(out: Output, console: Console, master: str) -> bool:
     began = time.monotonic()
     folder = Path(mkdtemp(prefix="distop-demo-"))
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    good, ended = False, False
     try:
         found = _run(folder, console, master)
         good = all(holds for _, holds, _ in found)
     except (KeyboardInterrupt, SystemExit):
-        good = True
-        raise
-    except BaseException:
-        good = False
-        console.print(f"the logs are in {folder / 'logs'}")
+        ended = True
         raise
     finally:
         signal.signal(signal.SIGTERM, before)
-        if good:
+        if good or ended:
             shutil.rmtree(folder)
+        else:
+            console.print(f"the logs are in {folder / 'logs'}")
     took = round(time.monotonic() - began)
     console.print(verdict(found))
-    console.print(
-        f"every row is there exactly once ({took} s)" if good else f"something is wrong: see {folder}"
-    )
+    console.print(f"every row is there exactly once ({took} s)" if good else "something is wrong")
     shown = [{"what": what, "holds": holds, "found": value} for what, holds, value in found]
     out.result_for_programs({"good": good, "seconds": took, "checks": shown})
     return good

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from distop.catalog import EtcdCatalog
 from distop.cli.demo.crew import AT_ONCE_S, Crew, until
+from distop.cli.dev import environment_of
 from distop.cli.secure import ADMIN, Security
 from distop.client import Client, Credentials, Operation
 from distop.metastore.etcd.config import EtcdConfig
@@ -51,7 +52,7 @@ class Stage:
         address = ",".join(self.addresses)
         # The feed and the stream write, and do nothing that needs more.
         shown = security.credentials("writer").to_env() if security is not None else {}
-        self.crew = Crew(folder / "logs", {**config.to_env(), **shown, "DISTOP_ADDRESS": address})
+        self.crew = Crew(folder / "logs", {**environment_of(config), **shown, "DISTOP_ADDRESS": address})
         self.client = self.connect(address, timeout_s=30)
         properties = {
             "etcd.endpoints": ",".join(config.endpoints),
