@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from datetime import date
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
-from distop.catalog.catalog import EtcdCatalog
 from distop.cli import project
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
@@ -118,27 +116,9 @@ async def test_a_new_project_runs_as_its_readme_says(reader: Reader, tmp_path: P
     await asyncio.to_thread(reader.run, "cli/project/files/README.md")
 
 
-@pytest.mark.slow("types the commands of a month")
-async def test_after_the_month_of_the_tutorial_the_tables_hold_what_was_delivered(
-    reader: Reader, etcd_config: EtcdConfig
-) -> None:
-    await asyncio.to_thread(reader.run, TUTORIAL)
-    properties = {"etcd.endpoints": ",".join(etcd_config.endpoints), "etcd.prefix": etcd_config.prefix}
-    catalog = EtcdCatalog("test", **properties)
-
-    def rows(table: str) -> list[tuple[object, ...]]:
-        found = catalog.load_table(f"default.{table}").scan().to_arrow().to_pylist()
-        return sorted(tuple(row.values()) for row in found)
-
-    orders = {1000 + 10 * day + one: (day, 10 * one) for day in range(1, 32) for one in (1, 2)}
-    orders |= {1129: (12, 10), 1111: (11, 11), 1113: (11, 30)}
-    expected = [(id, date(2024, 1, day), amount) for id, (day, amount) in sorted(orders.items())]
-    assert await asyncio.to_thread(rows, "orders") == expected
-    assert await asyncio.to_thread(rows, "customers") == [(2, "Bergen", 3), (3, "Cairo", 1)]
-
-
 def test_every_page_with_blocks_is_run_and_what_is_not_is_known() -> None:
     pages = [README, *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+    # The last one is typed by test_packaging.py, where distop is installed.
     runs = [page for page in pages if any(not block.why_not for block in blocks(page))]
     assert sorted(runs) == sorted([*PAGES, *FLIGHTS, TUTORIAL])
     left_out = {page: [block.why_not for block in blocks(page) if block.why_not] for page in pages}

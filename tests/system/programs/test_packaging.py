@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -14,6 +16,7 @@ import venv
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import date
 from importlib.metadata import Distribution, distribution
 from pathlib import Path
 from typing import Any
@@ -22,7 +25,9 @@ from urllib.request import urlopen
 import pytest
 from packaging.requirements import Requirement
 
-from distop.metastore.etcd.embedded import find_etcd
+from distop.catalog.catalog import EtcdCatalog
+from distop.metastore.etcd.embedded import find_etcd, find_etcdctl
+from support.pages import Reader, blocks, lines
 from support.processes import captured
 from support.repository import ROOT
 
@@ -105,25 +110,28 @@ def test_the_sdist_holds_files_instead_of_links_and_gives_the_same_wheel(
 
 
 class Installed:
-    """A virtual environment that holds distop and what it requires, without any extra.
+    """A virtual environment that holds distop and what it requires, with some extras.
 
     The requirements are those that the wheel declares. They are linked from the environment of the tests, not
     downloaded once more; nothing else of that environment is visible.
     """
 
-    def __init__(self, home: Path, wheel: Path) -> None:
+    def __init__(self, home: Path, wheel: Path, extra: str = "") -> None:
         venv.create(home, with_pip=False, symlinks=True)
         self.python = home / "bin" / "python"
         self.pip("install", "--quiet", "--no-deps", "--no-index", "--no-compile", str(wheel))
         (self._site,) = home.glob("lib/python*/site-packages")
         (info,) = self._site.glob("distop-*.dist-info")
         self._linked: set[str] = set()
-        self._link_requirements(Distribution.at(info), {""})
+        self._link_requirements(Distribution.at(info), {"", extra})
 
     def _link_requirements(self, of: Distribution, extras: set[str]) -> None:
         for requirement in map(Requirement, of.requires or ()):
             marker = requirement.marker
             if marker is not None and not any(marker.evaluate({"extra": extra}) for extra in extras):
+                continue
+            if requirement.name == "distop":  # an extra that is others together
+                self._link_requirements(of, requirement.extras)
                 continue
             found = distribution(requirement.name)
             if (key := f"{found.name} {sorted(requirement.extras)}") in self._linked:
@@ -187,16 +195,15 @@ for group in ("distop.operations", "distop.commit_steps"):
 
 
 @contextmanager
-def dev(installed: Installed, folder: Path) -> Iterator[dict[str, Any]]:
-    """``distop dev`` without Spark, started in a folder of its own; gives what it says when it is ready."""
+def dev(installed: Installed, folder: Path, *words: str, **env: str) -> Iterator[dict[str, Any]]:
+    """``distop dev``, started in a folder of its own; gives what it says when it is ready."""
     ports = [word for name in ("--listen", "--web", "--catalog") for word in (name, "127.0.0.1:0")]
-    words = ["dev", "--data", "data", *ports, "--master", "none"]
     with (
-        (folder / "log").open("w") as log,
+        (folder / "log").open("a") as log,
         subprocess.Popen(
-            installed.command(*words, "-o", "json"),
+            installed.command("dev", *ports, *words, "-o", "json"),
             cwd=folder,
-            env=environment(),
+            env=environment(**env),
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
@@ -218,7 +225,7 @@ def test_distop_dev_runs_outside_the_repository_with_no_extra_installed(
 ) -> None:
     """D4: with the commands of the README, and nothing of this repository."""
     (tmp_path / "flights.csv").write_text("id,origin\n1,EWR\n2,JFK\n")
-    with dev(installed, tmp_path) as ready:
+    with dev(installed, tmp_path, "--data", "data", "--master", "none") as ready:
 
         def distop(*words: str) -> tuple[int, Any]:
             code, out, err = installed.distop(
@@ -282,6 +289,77 @@ def test_a_demo_that_is_ended_early_leaves_nothing(installed: Installed, tmp_pat
         process.stderr.read()
         assert process.wait(60) == 128 + signal.SIGTERM
     assert (list(tmp_path.iterdir()), processes_of(tmp_path)) == ([], [])
+
+
+def reader(installed: Installed, folder: Path, ready: dict[str, Any]) -> Reader:
+    """A stranger who follows pages in this folder, with nothing but what is installed."""
+    patient = folder / "bin" / "distop"  # a busy machine may take longer than people wait for an answer
+    patient.parent.mkdir(exist_ok=True)
+    patient.write_text(f'#!/bin/sh\nexec {shlex.join(installed.command("--timeout", "60"))} "$@"\n')
+    patient.chmod(0o755)
+    path = [*(str(program.parent) for program in (patient, installed.python, find_etcdctl())), os.defpath]
+    places = {
+        "127.0.0.1:7070": ready["address"],
+        "Client()": f'Client("{ready["address"]}")',
+        "127.0.0.1:7071": ready["page"].split("/")[2],
+        "127.0.0.1:2379": ready["etcd"],
+        "/tmp/": f"{folder}/",
+    }
+    typed = {"PATH": os.pathsep.join(path), "DISTOP_ADDRESS": ready["address"]}
+    typed["ETCDCTL_ENDPOINTS"] = ready["etcd"]
+    return Reader(folder, places, typed, python=str(installed.python))
+
+
+def check_month(etcd: str) -> None:
+    """Whether the tables of the tutorial hold what was delivered."""
+    catalog = EtcdCatalog("test", **{"etcd.endpoints": etcd})
+
+    def rows(table: str) -> list[tuple[object, ...]]:
+        found = catalog.load_table(f"default.{table}").scan().to_arrow().to_pylist()
+        return sorted(tuple(row.values()) for row in found)
+
+    orders = {1000 + 10 * day + order: (day, 10 * order) for day in range(1, 32) for order in (1, 2)}
+    orders |= {1129: (12, 10), 1111: (11, 11), 1113: (11, 30)}
+    expected = [(id, date(2024, 1, day), amount) for id, (day, amount) in sorted(orders.items())]
+    assert rows("orders") == expected
+    assert rows("customers") == [(2, "Bergen", 3), (3, "Cairo", 1)]
+    catalog.close()
+
+
+@pytest.fixture(scope="module")
+def everything(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """As ``pip install 'distop[all]'`` makes it."""
+    return Installed(tmp_path_factory.mktemp("everything") / "venv", wheel, "all")
+
+
+@pytest.mark.timeout(1500)
+def test_a_stranger_follows_the_tour_and_the_tutorial_as_they_are_typed(
+    everything: Installed, tmp_path: Path
+) -> None:
+    """On Spark, each command a process; the tables hold what the tutorial says."""
+    with dev(everything, tmp_path, "--data", "distop") as ready:
+        stranger = reader(everything, tmp_path, ready)
+        stranger.run("docs/first-steps.md")
+        stranger.run("docs/tutorial.md")
+        check_month(ready["etcd"])
+
+
+@pytest.mark.timeout(600)
+def test_a_stranger_writes_a_type_of_operations_as_the_page_says(
+    everything: Installed, tmp_path: Path
+) -> None:
+    """The first example of the page, on Spark, and the command that runs it."""
+    page = (ROOT / "docs" / "writing-operations.md").read_text()
+    example = re.search(r"<!-- example:begin -->\n```python\n(.*?)```", page, re.DOTALL)
+    assert example is not None
+    (tmp_path / "audit.py").write_text(example[1])
+    types = {"PYTHONPATH": str(tmp_path), "DISTOP_OPERATIONS": "audit:Audit"}
+    with dev(everything, tmp_path, "--data", "distop", **types) as ready:
+        stranger = reader(everything, tmp_path, ready)
+        for line in lines(blocks("docs/first-steps.md")[1].code):
+            stranger.type(line)
+        said = json.loads(stranger.type("distop operation start flights audit --wait --output json"))
+        assert said["state"] == "succeeded", said
 
 
 @pytest.mark.parametrize("service", ["dev", "executor"])
