@@ -60,6 +60,7 @@ from distop.process.http.exposition import alive, ready, show_metrics
 from distop.process.http.server import HttpServer
 from distop.process.tls import Tls
 from distop.proto import distop_pb2 as pb
+from distop.proto.json_text import from_json
 from distop.proto.messages import plain
 
 ETCD_S = 2.0
@@ -159,6 +160,8 @@ class WebServer:
             "/table/batches": ("table_batches.html", self._batches),
             "/table/schedules": ("table_schedules.html", self._schedules),
             "/table/watermarks": ("table_watermarks.html", self._watermarks),
+            "/table/rules": ("table_rules.html", self._rules),
+            "/table/quarantine": ("table_quarantine.html", self._table_quarantine),
             "/operation": ("operation.html", self._operation),
             "/operation/logs": ("operation_logs.html", self._logs),
             "/operation/quarantine": ("operation_quarantine.html", self._quarantine),
@@ -349,6 +352,15 @@ class WebServer:
         view, marks = await self._reads.table(query.needed("name"), page=0), query.text("marks")
         watermarks = await self._reads.watermarks(view.name, marks)
         return {"view": view, "watermarks": watermarks, "marks": marks}
+
+    async def _rules(self, query: Query) -> dict[str, Any]:
+        view = await self._reads.table(query.needed("name"), page=0)
+        listed = await self._reads.last_operations(view.table)
+        return {"view": view, "listed": listed, "options": from_json(view.table.options_json, "options")}
+
+    async def _table_quarantine(self, query: Query) -> dict[str, Any]:
+        view = await self._reads.table(query.needed("name"), page=0)
+        return {"view": view, "listed": await self._reads.last_operations(view.table)}
 
     async def _operation(self, query: Query) -> dict[str, Any]:
         operation, jobs = OperationId.parse(query.needed("name")), query.text("jobs")

@@ -39,6 +39,10 @@ COMMANDS = {
     "run-schedule": "distop schedule run {} {} --tick {}",
     "doctor": "distop cluster doctor",
     "doctor-fix": "distop cluster doctor --fix",
+    "set-rules": "distop table alter {} --checks RULES",
+    "quarantine": "distop quarantine list {}",
+    "export-quarantine": "distop quarantine export {} {}",
+    "replay-quarantine": "distop quarantine replay {} --file {}",
 }
 """By what each does; names take the places of ``{}``."""
 

@@ -33,6 +33,7 @@ from distop.coordinator.web.actions import (
 from distop.coordinator.web.charts import HEIGHT, WIDTH, by_day, over_time, phases
 from distop.coordinator.web.commands import command
 from distop.coordinator.web.reads import HISTORY, LIVE, MAX_ACTIVE, WATERMARKS
+from distop.coordinator.web.verdicts import quarantined, rules_of, verdicts
 from distop.proto import distop_pb2 as pb
 from distop.proto.json_text import from_json, series_of, violations_of
 
@@ -84,8 +85,8 @@ FILTERS = (
 
 SEVERITIES = {number: name.lower() for name, number in pb.Severity.items()}
 
-COLUMNS, SCHEDULES, LATEST = 200, 100, 50
-"""Columns, schedules and applied batches in lists."""
+COLUMNS, RULES, SCHEDULES, LATEST = 200, 200, 100, 50
+"""Columns, rules, schedules, and what came last, in lists."""
 
 MANY_SMALL, MANY_SNAPSHOTS = 20, 100
 """Small files and snapshots from which on removing them is worth a command."""
@@ -231,6 +232,7 @@ ENVIRONMENT.globals |= {
     "LIVE": LIVE,
     "MAX_ACTIVE": MAX_ACTIVE,
     "PENDING": PENDING,
+    "RULES": RULES,
     "SCHEDULES": SCHEDULES,
     "SEVERITIES": SEVERITIES,
     "SUCCEEDED": pb.SUCCEEDED,
@@ -249,6 +251,8 @@ ENVIRONMENT.globals |= {
     "of_table": of_table,
     "percent": percent,
     "phases": phases,
+    "quarantined": quarantined,
+    "rules_of": rules_of,
     "seconds_of": seconds_of,
     "series_of": series_of,
     "short": short,
@@ -262,5 +266,6 @@ ENVIRONMENT.globals |= {
     "typed": command,
     "url": url,
     "utc": partial(datetime.fromtimestamp, tz=UTC),
+    "verdicts": verdicts,
     "violations_of": violations_of,
 }

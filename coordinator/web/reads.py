@@ -26,7 +26,7 @@ from distop.coordinator.state.grid import JobGrid
 from distop.coordinator.state.outcomes import Outcomes
 from distop.coordinator.views.following import Following
 from distop.coordinator.views.jobs import STATES, Job, read_jobs
-from distop.coordinator.views.listing import LOOKED, first_tables
+from distop.coordinator.views.listing import LOOKED, MAX_PAGE, first_tables
 from distop.coordinator.views.operations import from_ended, not_found, read_finished
 from distop.coordinator.views.tables import with_schedules
 from distop.coordinator.views.why import Mood, Need, Reason, executors_among, need_of, short_name, why
@@ -295,6 +295,11 @@ class Reads:
         storage does not have them."""
         request = pb.ListSnapshotsRequest(table=table.name, page_token=token)
         return await self.ask(self.tables.ListSnapshots, request, *_version_of(table), keep_s=PUBLISHED_S)
+
+    async def last_operations(self, table: pb.Table) -> pb.ListOperationsResponse:
+        """The last operations of a table, as many as one call lists, the newest first."""
+        request = pb.ListOperationsRequest(table=table.name, page_size=MAX_PAGE)
+        return await self.ask(self.operations.ListOperations, request, *_version_of(table))
 
     async def batches(self, name: str, token: str = "") -> Batches:
         """The batches of a table: a page of the waiting ones, and the others as far as they are shown."""

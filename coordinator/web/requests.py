@@ -158,6 +158,10 @@ _OPERATIONS: Call = (
     "OperationService/ListOperations",
     lambda query: pb.ListOperationsRequest(table=query.text("table")),
 )
+_OF_TABLE: Call = (
+    "OperationService/ListOperations",
+    lambda query: pb.ListOperationsRequest(table=query.needed("name")),
+)
 _EVERYTHING: Call = ("ClusterService/Diagnose", lambda _: pb.DiagnoseRequest())
 _MEMBERS: Call = ("ClusterService/ListMembers", lambda _: pb.ListMembersRequest())
 
@@ -180,6 +184,8 @@ CALLS: dict[str, Call] = {
         "TableService/GetWatermarks",
         lambda query: pb.GetWatermarksRequest(table=query.needed("name")),
     ),
+    "/table/rules": _OF_TABLE,
+    "/table/quarantine": _OF_TABLE,
     "/operation": _OPERATION,
     "/operation/logs": (
         "OperationService/ListTraces",

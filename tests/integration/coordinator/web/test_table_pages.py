@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from distop.coordinator.service import ANSWERING
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.embedded import EtcdProcess
+from distop.metastore.records.names import OperationId
+from distop.metastore.records.operation import HistoryRecord
+from distop.metastore.records.record import encode
 from distop.proto import distop_pb2 as pb
 from distop.proto import distop_pb2_grpc
 from support.services.backlogs import configure, put
@@ -68,6 +74,34 @@ async def test_schedules_say_when_they_run_next(service: Service, web: Web) -> N
     await schedules.AddSchedule(request, timeout=10)
     shown = await web.shows(url("/table/schedules", "t"), "nightly", "0 3 * * *", "ana")
     assert "in " in shown.words
+
+
+async def test_rules_have_their_last_verdicts_and_quarantine_what_mends_it(
+    service: Service, client: EtcdClient, web: Web
+) -> None:
+    """U1: from what the operations of the table have reported."""
+    checks = {"rules": ["id > 0", {"not_null": ["id", "kind"]}]}
+    await service.create_table("ruled", options_json=json.dumps({"checks": checks}))
+    keys = client.keyspace.table("ruled")
+    broken = {"rule": "id > 0", "rows": 1234, "partitions": 1, "most": {"0": 1234}}
+    reported: list[tuple[str, dict[str, Any]]] = [
+        ("success", {"rules": 2, "checkedRows": 7000, "violatedRules": 0}),
+        ("failed", {"rules": 2, "checkedRows": 9, "violatedRules": 1, "violations": [broken]}),
+        ("success", {"quarantine": "quarantine/ingest-1", "badRows": 3}),
+        ("success", {"quarantine": "quarantine/ingest-2", "badRows": 1}),
+        ("success", {"replayOf": "ruled/ingest/3"}),
+    ]
+    for number, (outcome, facts) in enumerate(reported, start=1):
+        line = HistoryRecord(outcome=outcome, started_at=float(number), finished_at=number + 1.0, facts=facts)
+        await client.put(keys.history(OperationId("ruled", "ingest", number)), encode(line))
+    shown = await web.shows(url("/table/rules", "ruled"), "id > 0", "not_null", "id, kind", "7,000")
+    assert re.findall(r'"Verdict"><span class="badge \w+">(\w+)<', shown.text) == ["refused", "passed"]
+    assert "id > 0: 1,234" in shown.words
+    kept = await web.shows(url("/table/quarantine", "ruled"), "3 rows", "1 row")
+    assert 'href="/operation/quarantine?name=ruled%2Fingest%2F4"' in kept.text
+    assert kept.words.count("distop quarantine replay") == 1
+    assert "distop quarantine replay ruled/ingest/4 --file FOLDER" in kept.words
+    assert ">ruled/ingest/5<" in kept.text
 
 
 async def test_storage_is_read_in_the_threads_of_answers(
