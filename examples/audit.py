@@ -1,6 +1,7 @@
 """``audit``: reads every data file of a table, and fails unless it holds the rows that the table says."""
 
 import json
+from urllib.parse import quote
 
 import fsspec
 import pyarrow.parquet as pq
@@ -40,8 +41,14 @@ class Audit(DistributedOperation):
             raise JobFailed(f"{path} holds {rows:,} rows, the table says {expected:,}")
         return {"rows": rows}
 
+    def facts(self, operation: OperationView) -> dict[str, int]:
+        rows = sum(job.result.get("rows", 0) for job in operation.jobs.values())
+        return {"files": len(operation.jobs), "rows": rows}
+
+    def links(self, operation: OperationView) -> dict[str, str]:
+        return {"runbook": f"https://runbooks.example.com/audit?table={quote(operation.arg.table)}"}
+
     def before_publish(self, operation: OperationView) -> None:
-        rows = sum(job.result["rows"] for job in operation.jobs.values())
         # The same name in every attempt at completing: a repeat after a crash writes the same report again.
         with fsspec.open(f"{operation.arg.location}/audits/{operation.arg.uuid}.json", "w") as report:
-            json.dump({"operation": operation.token, "files": len(operation.jobs), "rows": rows}, report)
+            json.dump({"operation": operation.token, **self.facts(operation)}, report)

@@ -24,6 +24,7 @@ from distop.operations.api import (
     OperationView,
     Plan,
     PlanRequest,
+    facts_of,
     is_swept,
     make_plan,
 )
@@ -204,26 +205,30 @@ class Trial:
         """Run all jobs, one after the other."""
         return [self.run(name) for name in self.names]
 
-    def complete(self) -> OperationView:
-        """Call ``before_publish``. Call it twice to test that it is idempotent."""
-        view: OperationView = OperationView(
+    def facts(self) -> dict[str, Any]:
+        """The facts that its history would have, with the links; raises where a service would leave them
+        out."""
+        return facts_of(self.kind, self._view())
+
+    def _view(self, error: records.ErrorRecord | None = None) -> OperationView:
+        return OperationView(
             arg=self.operation,
-            jobs=dict(self.jobs),
+            jobs={} if error else dict(self.jobs),
             token=f"{self.operation.id}/{self.operation.uuid}",
             argument_type=self.kind.argument_type,
+            error=error,
         )
+
+    def complete(self) -> OperationView:
+        """Call ``before_publish``. Call it twice to test that it is idempotent."""
+        view = self._view()
         self.kind.before_publish(view)
         return view
 
     def sweep(self, *, failed: bool = False) -> OperationView:
         """Call ``cleanup``, as after a success with the results so far, or after a failure."""
-        view: OperationView = OperationView(
-            arg=self.operation,
-            jobs={} if failed else dict(self.jobs),
-            token=f"{self.operation.id}/{self.operation.uuid}",
-            argument_type=self.kind.argument_type,
-            error=records.ErrorRecord(code="JOB_FAILED", message="a trial of failure") if failed else None,
-        )
+        error = records.ErrorRecord(code="JOB_FAILED", message="a trial of failure") if failed else None
+        view = self._view(error)
         self.kind.cleanup(view)
         return view
 

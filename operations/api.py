@@ -26,7 +26,10 @@ from distop.metastore.records.table import Head, IndexRecord, TableRecord
 from distop.operations.arguments import invalid, parse
 from distop.operations.job import JobContext
 from distop.operations.plans import ARGUMENT, INPUTS, A, recorded_argument
+from distop.proto.json_text import LINKS, MAX_LINK_NAME, MAX_LINK_URL, MAX_LINKS, links_of, to_json
 
+MAX_FACTS_BYTES = 4096
+"""Limit of the facts of a type, as JSON."""
 MAX_DESCRIPTION = 200
 """Characters of a job's input that describe it."""
 
@@ -217,6 +220,7 @@ class DistributedOperation(ABC, Generic[A]):
         commit_steps            when all jobs have results, in a process next to a coordinator
         before_publish          the same; the transaction that publishes comes right after it
         after_failure           in place of these two, if the operation failed or was cancelled
+          facts, links          right after before_publish or after_failure, in the same place
         cleanup                 after the end, whatever the outcome
 
     All may be called more than once. After a crash the next leader or runner repeats the call that was
@@ -407,6 +411,24 @@ class DistributedOperation(ABC, Generic[A]):
         operation's facts say so (``abortError``): its table must go on.
         """
 
+    def facts(self, operation: OperationView[A]) -> Mapping[str, Any]:
+        """What page, command and history show of an operation that is over, such as counts or a verdict:
+        name -> JSON, of 4 KiB at most. A name that distop uses, as ``rows``, is replaced by its own fact.
+
+        Called right after :meth:`before_publish`, or :meth:`after_failure`, in such a process; again after a
+        crash. Only computes. If it raises, the operation ends all the same, without facts of the type, and
+        ``factsError`` says why.
+        """
+        return {}
+
+    def links(self, operation: OperationView[A]) -> Mapping[str, str]:
+        """Links to pages about an operation that is over, shown with its facts: name -> URL.
+
+        Ten at most, names of up to 64 characters, ``http`` or ``https`` URLs of up to 1,000 ASCII characters
+        and without credentials. Called with :meth:`facts`, and wrong links are treated as an error of that.
+        """
+        return {}
+
     def cleanup(self, operation: OperationView[A]) -> None:
         """Remove what attempts have left outside of their staging folders, except the attempts that count
         (``operation.attempts``): :meth:`cleanup_attempt` is not called in a killed process.
@@ -421,6 +443,32 @@ class DistributedOperation(ABC, Generic[A]):
 def overrides(kind: DistributedOperation, method: str) -> bool:
     """Whether a type overrides the default method."""
     return getattr(type(kind), method) is not getattr(DistributedOperation, method)
+
+
+def reports_facts(kind: DistributedOperation) -> bool:
+    """Whether a type has facts or links of its own."""
+    return overrides(kind, "facts") or overrides(kind, "links")
+
+
+def facts_of(kind: DistributedOperation, operation: OperationView) -> dict[str, Any]:
+    """The facts and links of an operation's type, for its history.
+
+    Raises what the type raises, and :class:`~distop.errors.InvalidArgument` if they may not be recorded.
+    """
+    facts, links = dict(kind.facts(operation)), dict(kind.links(operation))
+    size = len(to_json(facts, "facts").encode())
+    if size > MAX_FACTS_BYTES:
+        raise invalid("facts", f"the facts of {kind.type} take {size:,} bytes of {MAX_FACTS_BYTES:,}")
+    if not links:
+        return facts
+    if links_of({LINKS: links}) != links:
+        raise invalid(
+            LINKS,
+            f"a link of {kind.type} is not one: {links!r:.200}",
+            f"at most {MAX_LINKS} names of up to {MAX_LINK_NAME} characters, each with an http or https URL "
+            f"of up to {MAX_LINK_URL:,}",
+        )
+    return {**facts, LINKS: links}
 
 
 def stages_files(kind: DistributedOperation, plan: Plan) -> bool:

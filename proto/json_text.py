@@ -12,11 +12,17 @@ import json
 import math
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 from distop.errors import InvalidArgument
 
 MAX_DEPTH = 100
 """Deepest nesting. A limit of ours, so that every reader can follow."""
+
+LINKS = "links"
+"""The fact that has the links of an operation's type."""
+MAX_LINKS, MAX_LINK_NAME, MAX_LINK_URL = 10, 64, 1000
+"""How many an operation may have, and how long name and URL may be."""
 
 _LEAST, _MOST = -(2**63), 2**64 - 1
 
@@ -113,6 +119,28 @@ def violations_of(facts: Mapping[str, Any]) -> list[Mapping[str, Any]]:
         for violation in violations
     )
     return violations if known else []
+
+
+def links_of(facts: Mapping[str, Any]) -> Mapping[str, str]:
+    """The links of an operation's type: name -> URL; empty if one of them is no link."""
+    links: Any = facts.get(LINKS)
+    good = isinstance(links, Mapping) and len(links) <= MAX_LINKS
+    return links if good and all(is_link(name, url) for name, url in links.items()) else {}
+
+
+def is_link(name: Any, url: Any) -> bool:
+    """Whether this may be shown as a link: both are short, and the URL is that of a web page."""
+    if not (isinstance(name, str) and isinstance(url, str) and 0 < len(name) <= MAX_LINK_NAME):
+        return False
+    if not url.startswith(("http://", "https://")) or len(url) > MAX_LINK_URL:
+        return False
+    if not (url.isascii() and url.isprintable()) or " " in url or "\\" in url:
+        return False  # browsers read these as something else than urlsplit does
+    try:
+        parts = urlsplit(url)
+        return bool(parts.hostname) and "@" not in parts.netloc
+    except ValueError:
+        return False
 
 
 def _fits(value: Any, shape: Mapping[str, type]) -> bool:

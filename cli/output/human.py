@@ -50,7 +50,7 @@ from distop.client import (
     Watermarks,
 )
 from distop.errors import DistopError
-from distop.proto.json_text import series_of
+from distop.proto.json_text import LINKS, links_of, series_of
 
 if TYPE_CHECKING:
     from distop.executor.checking.spark_setup import WorkerFinding
@@ -100,8 +100,9 @@ class HumanOutput(Output):
         asked = asked or (" (paused)" if operation.pause else "")
         others = dict(operation.facts)
         failed = failed_partitions(others.get("failedPartitions"), operation.jobs.failed)
-        series, broken = series_of(others), broken_rules(others)
-        for shown, name in ((failed, "failedPartitions"), (series, "series"), (broken, "violations")):
+        series, broken, links = series_of(others), broken_rules(others), links_of(others)
+        own = (failed, "failedPartitions"), (series, "series"), (broken, "violations"), (links, LINKS)
+        for shown, name in own:
             if shown:
                 del others[name]
         facts = [(name, text_of(value)) for name, value in sorted(others.items())]
@@ -128,6 +129,7 @@ class HumanOutput(Output):
                 *arguments_of(operation.argument),
                 *facts,
                 ("job outcomes", operation.job_outcomes),
+                ("links", "\n".join(f"{name}: {url}" for name, url in sorted(links.items()))),
                 ("events", event_lines(operation)),
             ]
         )

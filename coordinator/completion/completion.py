@@ -80,7 +80,7 @@ from distop.metastore.records.operation import (
 from distop.metastore.records.record import encode_plain
 from distop.metastore.records.watermarks import FOLD_BYTES
 from distop.metastore.tables.watermarks import make_room
-from distop.operations.api import DistributedOperation, OperationView, overrides
+from distop.operations.api import DistributedOperation, OperationView, facts_of, overrides, reports_facts
 
 if TYPE_CHECKING:
     from distop.commit.contract import Contribution
@@ -290,7 +290,7 @@ class Completion:
         facts = error.facts | await self._tried(tracked, "undoError", undone)
         if "undoError" in facts:
             facts[NOT_UNDONE] = 1  # what its steps have made may be in use: nothing of it is swept
-        facts |= await self._tried(tracked, "abortError", self._abort(term, tracked, error))
+        facts = await self._tried(tracked, "abortError", self._abort(term, tracked, error)) | facts
         history = self._finishing.history(tracked, outcome, error=error, facts=facts)
         await self._rebase(term, tracked, lambda: self._finishing.send(term, tracked, None, history, ()))
 
@@ -332,7 +332,23 @@ class Completion:
             call = partial(hook, "after_failure", view)
             await self.outside.run(term, tracked, "after_failure", call, kind)
             reached("abort.after")
-        return {}
+        if not reports_facts(kind):
+            return {}
+        view = replace(await read_view(self._client, tracked), error=error)
+        return await self._reported(term, tracked, view, kind)
+
+    async def _reported(
+        self, term: Term, tracked: Tracked, view: OperationView, kind: DistributedOperation
+    ) -> dict[str, Any]:
+        """The facts of the type's own. An error leaves them out, and the facts say so: it is no reason to
+        keep an operation from its end."""
+        try:
+            return await self.outside.run(term, tracked, "facts", partial(_facts, view), kind)
+        except OF_THE_WORLD:
+            raise
+        except Exception as error:
+            await self.parking.keep_trace(tracked, error)
+            return {"factsError": text_of(error)}
 
     async def _publish(self, term: Term, tracked: Tracked) -> None:
         kind = self._registry.get(tracked.arg.type)
@@ -344,13 +360,15 @@ class Completion:
             steps, external = [*steps, *of_rows[0]], external or of_rows[1]
         # Operations that publish nothing need not read the results of their jobs.
         view = OperationView(arg=tracked.arg, jobs={}, token=str(tracked.arg.id))
-        if steps or _is_hooked(kind) or tracked.jobs.failed or tracked.arg.dynamic:
+        reports = reports_facts(kind)
+        if steps or _is_hooked(kind) or reports or tracked.jobs.failed or tracked.arg.dynamic:
             view = await read_view(self._client, tracked)
         if _is_hooked(kind):
             reached("hook.before")
             call = partial(hook, "before_publish", view)
             await self.outside.run(term, tracked, "before_publish", call, kind)
             reached("hook.after")
+        reported = await self._reported(term, tracked, view, kind) if reports else {}
         failed: dict[str, Any] = {}
         if tracked.jobs.failed:
             described = partial(_described, tracked.arg, dict(tracked.jobs.failures))
@@ -363,7 +381,7 @@ class Completion:
                 await self._finishing.look_again(tracked, tracked.state_revision)
                 return
             skipped = done
-        facts = failed | ({"skippedSteps": skipped} if skipped else {})
+        facts = reported | failed | ({"skippedSteps": skipped} if skipped else {})
         await self._rebase(term, tracked, lambda: self._send(term, tracked, view, steps, facts))
 
     async def _send(
@@ -417,6 +435,11 @@ def _steps(arg: OperationArg, surroundings: Surroundings) -> tuple[list[StepReco
     """The commit steps of an operation, and whether any of them is external."""
     steps = list(surroundings.registry.get(arg.type).commit_steps(arg))
     return steps, bool(steps) and is_external(steps)
+
+
+def _facts(view: OperationView, surroundings: Surroundings) -> dict[str, Any]:
+    kind = surroundings.registry.get(view.arg.type)
+    return facts_of(kind, replace(view, argument_type=kind.argument_type))
 
 
 def _steps_for_rows(arg: OperationArg) -> tuple[list[StepRecord], bool]:

@@ -35,7 +35,7 @@ from distop.coordinator.web.commands import command
 from distop.coordinator.web.reads import HISTORY, LIVE, MAX_ACTIVE, WATERMARKS
 from distop.coordinator.web.verdicts import quarantined, rules_of, verdicts
 from distop.proto import distop_pb2 as pb
-from distop.proto.json_text import from_json, series_of, violations_of
+from distop.proto.json_text import from_json, links_of, series_of, violations_of
 
 PENDING = {
     Need.DECISION: "Waits for a decision",
@@ -254,6 +254,7 @@ ENVIRONMENT.globals |= {
     "quarantined": quarantined,
     "rules_of": rules_of,
     "seconds_of": seconds_of,
+    "links_of": links_of,
     "series_of": series_of,
     "short": short,
     "short_name": short_name,

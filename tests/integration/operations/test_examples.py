@@ -74,6 +74,8 @@ async def test_the_audit_finds_every_row_and_then_a_file_that_lacks_some(
     audited = await (await service.start("t", "audit")).wait(timeout_s=30)
     assert audited.state is OperationState.SUCCEEDED
     assert audited.jobs.total == 3, "one job a data file, one data file a kind"
+    assert (audited.facts["files"], audited.facts["rows"]) == (3, 3000)
+    assert audited.facts["links"] == {"runbook": "https://runbooks.example.com/audit?table=t"}
     (report,) = [
         json.loads(path.read_text()) async for path in _files(tmp_path / "table" / "audits", "*.json")
     ]
@@ -87,6 +89,7 @@ async def test_the_audit_finds_every_row_and_then_a_file_that_lacks_some(
     failed = await (await service.start("t", "audit")).wait(timeout_s=30)
     assert failed.state is OperationState.FAILED
     assert failed.error is not None
+    assert list(failed.facts["links"]) == ["runbook"]
     assert "holds 999 rows, the table says 1,000" in failed.error.message
 
 

@@ -112,7 +112,8 @@ class Hooked(Given):
 
 
 class Undescribed(Given):
-    """Has nothing to publish; ``describe_job`` refuses (``argument.refuses``), or raises."""
+    """Has nothing to publish; ``describe_job`` refuses (``argument.refuses``), or raises;
+    ``facts`` raises."""
 
     type = "undescribed"
 
@@ -120,6 +121,9 @@ class Undescribed(Given):
         if operation.argument.get("refuses"):
             raise InvalidArgument("no name")
         raise RuntimeError("no name")
+
+    def facts(self, operation: OperationView) -> dict[str, Any]:
+        raise RuntimeError("no facts")
 
 
 class Sweeping(Given):

@@ -17,6 +17,7 @@ from distop import (
     Effect,
     InvalidArgument,
     JobContext,
+    OperationView,
     Plan,
     PlanRequest,
     Trial,
@@ -132,3 +133,45 @@ def test_mistakes_of_the_author_are_refused_when_the_type_is_made_or_planned(tmp
     untyped = operation(lambda request: Plan.rows([1], NUMBERS))(lambda job: None)
     with pytest.raises(ValueError, match="no 'mode': declare a class"):
         Trial(untyped(), {"mode": "append"}, location=str(tmp_path))
+
+
+class Reporting(DistributedOperation[Range]):
+    """Reports what its argument says."""
+
+    type = "reporting"
+
+    def plan(self, request: PlanRequest[Range]) -> Plan:
+        return Plan.of([])
+
+    def run_job(self, job: JobContext[Range]) -> None: ...
+
+    def facts(self, operation: OperationView[Range]) -> dict[str, Any]:
+        return {"text": "x" * operation.argument.to}
+
+    def links(self, operation: OperationView[Range]) -> dict[str, str]:
+        return {f"page {url[:9]}": url for url in operation.argument.names}
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "javascript:alert(1)",
+        "//example.com",
+        "http://",
+        "https://user:secret@example.com",
+        "https://example.com/\u202e",
+        "https://example.com/\n",
+        "https://example.com\\@evil.example",
+        "https://example.com/" + "x" * 1000,
+    ],
+)
+def test_only_a_short_link_to_a_web_page_is_recorded(url: str) -> None:
+    assert Trial(Reporting(), {"to": 1, "names": ["https://example.com/a?b=%20"]}).facts()["links"]
+    with pytest.raises(InvalidArgument, match="a link of reporting is not one"):
+        Trial(Reporting(), {"to": 1, "names": [url]}).facts()
+
+
+def test_facts_are_bounded() -> None:
+    assert len(Trial(Reporting(), {"to": 4000}).facts()["text"]) == 4000
+    with pytest.raises(InvalidArgument, match="bytes of 4,096"):
+        Trial(Reporting(), {"to": 5000}).facts()

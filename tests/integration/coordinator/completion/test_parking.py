@@ -178,6 +178,16 @@ async def test_what_publishes_nothing_is_aborted_if_its_end_is_refused_for_good(
     assert (ended.state, ended.error.code) == (pb.FAILED, "INVALID_ARGUMENT")
 
 
+async def test_facts_of_a_type_that_cannot_be_had_keep_no_operation_from_its_end(
+    service: Service, client: LossyClient
+) -> None:
+    operation = await service.start("t", "undescribed")
+    assert await mark(client, operation, "0")
+    ended = await service.ended(operation)
+    assert ended.state == pb.SUCCEEDED
+    assert json.loads(ended.facts_json)["factsError"].endswith("RuntimeError: no facts")
+
+
 async def test_an_error_that_names_a_file_whose_name_is_no_text_is_an_error_like_others(
     service: Service, client: LossyClient, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

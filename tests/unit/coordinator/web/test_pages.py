@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from hashlib import sha256
 from html.parser import HTMLParser
@@ -111,6 +112,21 @@ def test_a_parked_operation_is_red_and_says_what_it_waits_for():
     assert '<span class="badge parked">parked</span>' in page
     assert '<li class="pending stuck">' in page
     assert "Waits for a decision" in page
+
+
+def test_links_of_a_type_are_links_and_what_is_none_is_text():
+    """U1"""
+    operation = pb.Operation(name="t/k/1", type="k", instance=1, state=pb.SUCCEEDED)
+
+    def links(**named: str) -> list[dict[str, str | None]]:
+        operation.facts_json = json.dumps({"links": named})
+        seen = read(shown(operation)).seen
+        return [given for tag, given in seen if tag == "a" and "noopener" in (given.get("rel") or "")]
+
+    (link,) = links(**{"<b>": "https://example.com/?a=1&b='"})
+    assert link["href"] == "https://example.com/?a=1&b='"
+    assert links(page="javascript:alert(1)") == []
+    assert "javascript:alert" in shown(operation)
 
 
 def test_phases_follow_the_events_whatever_the_clocks_say():
