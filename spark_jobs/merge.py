@@ -106,11 +106,11 @@ def plan_merge(request: PlanRequest, plan: MergePlan) -> tuple[MergePlan, int]:
     assert snapshot is not None
     job_bytes = bytes_per_job(snapshot)
     io = file_io(metadata.location, storage)
-    found = concerned_by(metadata, snapshot, io, ALL, job_bytes, all_go=plan.all_go)
-    if not found.jobs:
+    concerned = concerned_by(metadata, snapshot, io, ALL, job_bytes, all_go=plan.all_go)
+    if not concerned.jobs:
         return plan, 1
-    fixed = {**planned_on(metadata, snapshot), "job_bytes": job_bytes, "digest": found.digest}
-    return msgspec.structs.replace(plan, **fixed), len(found.jobs) + 1
+    fixed = {**planned_on(metadata, snapshot), "job_bytes": job_bytes, "digest": concerned.digest}
+    return msgspec.structs.replace(plan, **fixed), len(concerned.jobs) + 1
 
 
 def check_merge(keys: list[str], order_by: str | None, schema: Schema) -> None:
@@ -152,7 +152,7 @@ BLOCK_ROWS = 1 << 16
 DELETE, UPDATE, INSERT = "\0delete", "\0update", "\0insert"
 """Columns after those of the table: the effect of a row on those with its key, or on a table without one."""
 
-_OURS, _THEIRS = "\0ours", "\0theirs"
+_OWN, _THEIRS = "\0own", "\0theirs"
 
 Places: TypeAlias = NDArray[np.int64]
 
@@ -206,7 +206,7 @@ class MergeBatch:
         )
         self._deletes, self._changes = deletes, deletes | updates
         self._new = inserts & ~deletes
-        self._keys = _numbered(rows.select(self._names), _OURS)
+        self._keys = _numbered(rows.select(self._names), _OWN)
         self.keys = rows.select(self._names).schema
         self.compared = rows.select([*self._names, order_by] if order_by else self._names).schema
         """The columns that decide which rows of a table are changed."""
@@ -221,13 +221,13 @@ class MergeBatch:
         rows:
             The columns of ``compared``.
         """
-        theirs, ours = self._pairs(rows)
-        go = self._changes[ours]
+        theirs, own = self._pairs(rows)
+        go = self._changes[own]
         if self._order_by:
             order = rows[self._order_by].cast(self.compared.field(self._order_by).type)
-            go = go & at_least(self._rows[self._order_by].take(ours), order.take(theirs)).to_numpy()
-        theirs, ours = theirs[go], ours[go]
-        return theirs, ours[~self._deletes[ours]]
+            go = go & at_least(self._rows[self._order_by].take(own), order.take(theirs)).to_numpy()
+        theirs, own = theirs[go], own[go]
+        return theirs, own[~self._deletes[own]]
 
     def rows(self, places: Places) -> Iterator[pa.Table]:
         """Some of the rows, in the table's schema, this many at a time."""
@@ -236,15 +236,15 @@ class MergeBatch:
 
     def bounds(self) -> dict[str, tuple[Any, Any]]:
         """The least and the greatest value of each key column; none without rows."""
-        found = {name: pc.min_max(self._keys[name]).as_py() for name in self._names if len(self._keys)}
-        return {name: (bounds["min"], bounds["max"]) for name, bounds in found.items()}
+        bounds_of = {name: pc.min_max(self._keys[name]).as_py() for name in self._names if len(self._keys)}
+        return {name: (bounds["min"], bounds["max"]) for name, bounds in bounds_of.items()}
 
     def without(self, held: Iterable[pa.Table]) -> Places:
         """Which rows are added to a table with exactly these keys."""
         new = self._new.copy()
         for keys in held:
-            _, ours = self._pairs(keys)
-            new[ours] = False
+            _, own = self._pairs(keys)
+            new[own] = False
             if not new.any():
                 break
         return np.flatnonzero(new)
@@ -256,20 +256,20 @@ class MergeBatch:
         """The positions of the rows that count: of each key the newest."""
         keys, order = rows.select(self._names), None
         if self._order_by:
-            numbered = _numbered(rows.select([self._order_by]), _OURS)
-            order = positions(numbered, [Key(self._order_by), Key(_OURS)]).to_numpy()
+            numbered = _numbered(rows.select([self._order_by]), _OWN)
+            order = positions(numbered, [Key(self._order_by), Key(_OWN)]).to_numpy()
             keys = keys.take(order)
-        last = _numbered(keys, _OURS).group_by(self._names, use_threads=False).aggregate([(_OURS, "max")])
-        places: Places = last[f"{_OURS}_max"].to_numpy()
+        last = _numbered(keys, _OWN).group_by(self._names, use_threads=False).aggregate([(_OWN, "max")])
+        places: Places = last[f"{_OWN}_max"].to_numpy()
         return places if order is None else order[places]
 
     def _pairs(self, keys: pa.Table) -> tuple[Places, Places]:
         """Equal keys: position in the table's rows, and in these; in the order of the table's."""
         cast = keys.select(self._names).cast(self.keys)
-        found = _numbered(cast, _THEIRS).join(self._keys, keys=self._names, join_type="inner")
-        theirs, ours = found[_THEIRS].to_numpy(), found[_OURS].to_numpy()
+        joined = _numbered(cast, _THEIRS).join(self._keys, keys=self._names, join_type="inner")
+        theirs, own = joined[_THEIRS].to_numpy(), joined[_OWN].to_numpy()
         order = np.argsort(theirs)
-        return theirs[order], ours[order]
+        return theirs[order], own[order]
 
 
 def _numbered(keys: pa.Table, name: str) -> pa.Table:

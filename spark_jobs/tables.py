@@ -99,7 +99,7 @@ class LiveRows:
         deleted = self._deleted.keys_of(equalities)
         names = [column.name for column in self._columns.columns]
         compared = {number for fields, _ in deleted for number in fields}
-        missing = sorted(compared.difference(one.field_id for one in self._columns.columns))
+        missing = sorted(compared.difference(field.field_id for field in self._columns.columns))
         more = (self._metadata.schema().find_field(number) for number in missing)
         # A file need not have the columns of its partition.
         optional = (column.model_copy(update={"required": False}) for column in more)
@@ -108,8 +108,8 @@ class LiveRows:
         others = FileScanTask(task.file, set(task.delete_files).difference(equalities))
         for batch in batches_of(scan, self._io, others, self._groups_of):
             for fields, keys in deleted:
-                found = keys.hold([batch[columns.find_column_name(number)] for number in fields])
-                batch = batch.filter(pc.invert(found))
+                held = keys.hold([batch[columns.find_column_name(number)] for number in fields])
+                batch = batch.filter(pc.invert(held))
             if batch.num_rows:
                 yield batch.select(names)
 
@@ -120,7 +120,7 @@ class EqualityDeletes:
     def __init__(self, metadata: TableMetadata, io: FileIO) -> None:
         self._metadata, self._io = metadata, io
         self._rows: dict[str, pa.Table] = {}
-        """By path."""
+        """The rows of each delete file, by its path."""
         self._last = frozenset[str](), list[tuple[list[int], _Keys]]()
         """Paths, and what is deleted by them."""
 
@@ -160,23 +160,23 @@ class _Keys:
             values = pc.unique(column)
             pairs = _paired(known, column, values)
             self._places.append((values, pc.unique(pairs)))
-            known = _place(pairs, pc.unique(pairs))
+            known = _codes(pairs, pc.unique(pairs))
 
     def hold(self, columns: Sequence[pa.Array]) -> pa.Array:
         """Whether the key of each row is in the set."""
         known = None
         for column, (values, pairs) in zip(map(_plain, columns), self._places, strict=True):
-            known = _place(_paired(known, column.cast(values.type), values), pairs)
+            known = _codes(_paired(known, column.cast(values.type), values), pairs)
         return pc.is_valid(known)
 
 
 def _paired(known: pa.Array | None, column: pa.Array, values: pa.Array) -> pa.Array:
     """One number for the place of a key so far and that of its next value; NULL if there is none."""
-    place = _place(column, values)
-    return place if known is None else pc.add(pc.multiply(known, len(values)), place)
+    codes = _codes(column, values)
+    return codes if known is None else pc.add(pc.multiply(known, len(values)), codes)
 
 
-def _place(column: pa.Array, values: pa.Array) -> pa.Array:
+def _codes(column: pa.Array, values: pa.Array) -> pa.Array:
     return pc.index_in(column, value_set=values).cast(pa.int64())
 
 
@@ -192,7 +192,7 @@ class PlannedFile:
     path: str
     """URL, as in the manifest."""
     size: int
-    """Bytes."""
+    """Bytes of the file."""
     rows: int
     """As written, including rows that delete files remove."""
     data_file: DataFile = field(compare=False, repr=False)
@@ -292,7 +292,11 @@ class TableSnapshot:
         pruning = Pruning(self.metadata, predicate)
         manifests = [manifest for manifest in self.snapshot.manifests(self.io) if is_live(manifest)]
         deletes = Deletes(self.metadata, self.io, manifests)
-        data = [one for one in manifests if one.content == ManifestContent.DATA and pruning.manifest(one)]
+        data = [
+            manifest
+            for manifest in manifests
+            if manifest.content == ManifestContent.DATA and pruning.manifest(manifest)
+        ]
         # Not plan_files(): it finds no deletes of NaN, and has proofs of its own.
         planner = ManifestGroupPlanner(self.metadata, self.io)
         entries = chain.from_iterable(planner.plan_manifest_entries(data))
@@ -350,14 +354,14 @@ class TableSnapshot:
             return self.schema
         known = {column.name: column for column in self.schema.columns}
         # Names may contain dots, and lead to what is within a column.
-        found = {name: name if name in known else name.partition(".")[0] for name in columns}
-        missing = [name for name, column in found.items() if column not in known]
+        columns_of = {name: name if name in known else name.partition(".")[0] for name in columns}
+        missing = [name for name, column in columns_of.items() if column not in known]
         if missing:
             raise InvalidArgument(
                 f"the table has no column {missing[0]!r}; it has {', '.join(known)}",
                 details={"field": "columns"},
             )
-        names = dict.fromkeys(found.values())
+        names = dict.fromkeys(columns_of.values())
         return Schema(*(known[name] for name in names), schema_id=self.schema.schema_id)
 
     # -- rows ------------------------------------------------------------------------------------------
@@ -395,8 +399,8 @@ class TableSnapshot:
         rows = LiveRows(self.metadata, self.io, self._found_in_files(read), self._equality_deletes, groups_of)
         for file in files:
             for batch in rows.of(file.task()):
-                if (found := chosen(predicate, batch)).num_rows:
-                    yield found.select(names)
+                if (matching := chosen(predicate, batch)).num_rows:
+                    yield matching.select(names)
 
     @cached_property
     def _equality_deletes(self) -> EqualityDeletes:
@@ -445,8 +449,8 @@ def open_snapshot(
     UnsupportedType
         A column has a type that distop does not read.
     """
-    found = _opened(metadata_location, dict(storage or {}), snapshot_id, as_of_ms, branch)
-    return replace(found, indexes=tuple(indexes))
+    snapshot = _opened(metadata_location, dict(storage or {}), snapshot_id, as_of_ms, branch)
+    return replace(snapshot, indexes=tuple(indexes))
 
 
 def _opened(
@@ -471,12 +475,12 @@ def _opened(
     if branch is None:
         # The present schema: it may be newer than the snapshot.
         return TableSnapshot(_slim(metadata), metadata.current_snapshot(), storage)
-    found = metadata.snapshot_by_name(branch)
-    if found is None:
+    snapshot = metadata.snapshot_by_name(branch)
+    if snapshot is None:
         raise PreconditionFailed(
             f"the table at {metadata.location} has no branch {branch!r}", details={"field": "branch"}
         )
-    return _at(metadata, found, storage)
+    return _at(metadata, snapshot, storage)
 
 
 def _check_defaults(columns: Iterable[NestedField]) -> None:
@@ -485,10 +489,12 @@ def _check_defaults(columns: Iterable[NestedField]) -> None:
     for column in columns:
         given = column.initial_default
         try:
-            found = None if given is None else pa.scalar(given, schema_to_pyarrow(column.field_type)).as_py()
+            written = (
+                None if given is None else pa.scalar(given, schema_to_pyarrow(column.field_type)).as_py()
+            )
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise _bad_default(column, str(error)) from None
-        if isinstance(given, float) and isinstance(found, float) and math.isinf(found):
+        if isinstance(given, float) and isinstance(written, float) and math.isinf(written):
             raise _bad_default(column, "it is too large")
         _check_defaults(fields_within(column.field_type))
 

@@ -81,22 +81,23 @@ class Chart:
 def over_time(snapshots: Iterable[pb.Snapshot]) -> list[Chart]:
     """How a table's rows and files have become what they are; nothing with less than two snapshots."""
     history = sorted(
-        (one for one in snapshots if one.in_history), key=lambda one: seconds_of(one.committed_at)
+        (snapshot for snapshot in snapshots if snapshot.in_history),
+        key=lambda snapshot: seconds_of(snapshot.committed_at),
     )
     charts = []
     for title, fields in (("Rows", ("rows",)), ("Files", ("files", "small_files"))):
-        known = [one for one in history if all(one.HasField(field) for field in fields)]
+        known = [snapshot for snapshot in history if all(snapshot.HasField(field) for field in fields)]
         if len(known) < 2:
             continue
         begin, end = seconds_of(known[0].committed_at), seconds_of(known[-1].committed_at)
         scale = WIDTH / max(end - begin, 1e-3)
-        highest = max(getattr(one, field) for one in known for field in fields)
+        highest = max(getattr(snapshot, field) for snapshot in known for field in fields)
         lines = []
         for field in fields:
             path = ""
-            for one in known:
-                y = HEIGHT * (1 - getattr(one, field) / max(highest, 1))
-                x = (seconds_of(one.committed_at) - begin) * scale
+            for snapshot in known:
+                y = HEIGHT * (1 - getattr(snapshot, field) / max(highest, 1))
+                x = (seconds_of(snapshot.committed_at) - begin) * scale
                 path += f"H{x:.1f}V{y:.1f}" if path else f"M0 {y:.1f}"
             lines.append(Line(field.replace("_", " "), getattr(known[-1], field), path))
         charts.append(Chart(title, lines, highest, begin, end))
@@ -124,10 +125,10 @@ class Day:
 
 def _day_of(name: str) -> date | None:
     """The first day that is part of a batch's name."""
-    if (found := _DAY.search(name)) is None:
+    if (match := _DAY.search(name)) is None:
         return None
     try:
-        return date(int(found[1]), int(found[3]), int(found[4]))
+        return date(int(match[1]), int(match[3]), int(match[4]))
     except ValueError:
         return None
 
@@ -135,11 +136,11 @@ def _day_of(name: str) -> date | None:
 def first_shown(last: str) -> str:
     """The name from which on applied batches fit into a calendar that ends with the one called ``last``: of
     the last twelve months, or of one if a day has several. Empty: all, since names have no days."""
-    found, day = _DAY.search(last), _day_of(last)
-    if found is None or day is None:
+    match, day = _DAY.search(last), _day_of(last)
+    if match is None or day is None:
         return ""
-    months = day.year * 12 + day.month - (MONTHS if found.end() == len(last) else 1)
-    return f"{last[: found.start()]}{months // 12:04}{found[2]}{months % 12 + 1:02}{found[2]}01"
+    months = day.year * 12 + day.month - (MONTHS if match.end() == len(last) else 1)
+    return f"{last[: match.start()]}{months // 12:04}{match[2]}{months % 12 + 1:02}{match[2]}01"
 
 
 def by_day(*listed: pb.ListBacklogResponse) -> list[tuple[str, list[Day | None]]]:
@@ -156,13 +157,13 @@ def by_day(*listed: pb.ListBacklogResponse) -> list[tuple[str, list[Day | None]]
     for day, state, operation in named.values():
         days[day].append((state, operation))
     months: dict[str, list[Day | None]] = {}
-    for day, found in sorted(days.items(), reverse=True):
+    for day, batches in sorted(days.items(), reverse=True):
         month = months.setdefault(f"{day:%Y-%m}", [None] * 31)
-        state, operation = min(found, key=lambda one: _WORST.index(one[0]))
-        counts = Counter(state for state, _ in found)
+        state, operation = min(batches, key=lambda batch: _WORST.index(batch[0]))
+        counts = Counter(state for state, _ in batches)
         label = f"{day}: {state}"
-        if len(found) > 1:
+        if len(batches) > 1:
             each = ", ".join(f"{counts[state]:,} {state}" for state in _WORST if counts[state])
-            label = f"{day}: {many(len(found), 'batch', 'batches')}: {each}"
+            label = f"{day}: {many(len(batches), 'batch', 'batches')}: {each}"
         month[day.day - 1] = Day(state, label, operation)
     return list(months.items())[:MONTHS]

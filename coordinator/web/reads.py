@@ -509,7 +509,7 @@ class Reads:
         *,
         also_running: int = 0,
     ) -> Reason:
-        if counting := [short_name(one.operation) for one in live if not one.grid.complete]:
+        if counting := [short_name(line.operation) for line in live if not line.grid.complete]:
             return Reason(Mood.MOVING, f"{counting[0]} is large: its jobs are being counted")
         return why(
             running=[one.operation for one in live],

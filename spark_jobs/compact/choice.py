@@ -66,15 +66,15 @@ def sort_order(terms: Sequence[str] | str, metadata: TableMetadata) -> SortOrder
     for known in metadata.sort_orders:
         if known.fields == fields:
             return known
-    return SortOrder(*fields, order_id=max((one.order_id for one in metadata.sort_orders), default=0) + 1)
+    return SortOrder(*fields, order_id=max((order.order_id for order in metadata.sort_orders), default=0) + 1)
 
 
 def _field(text: str, schema: Schema) -> SortField:
     match = _TERM.fullmatch(text)
     name = "" if match is None else match["column"].strip('"')
-    column = next((one for one in schema.columns if one.name == name), None)
+    column = next((column for column in schema.columns if column.name == name), None)
     if match is None or column is None:
-        names = ", ".join(one.name for one in schema.columns)
+        names = ", ".join(column.name for column in schema.columns)
         raise invalid("sort_by", f"{text!r} is not a column of the table; its columns are: {names}")
     if not has_order(column):
         raise invalid("sort_by", f"column {name!r} has the type {column.field_type}, which cannot be sorted")
@@ -168,44 +168,52 @@ class Chooser:
 
     def choose(self, partitions: Collection[str] | None = None) -> Choice:
         """The files to rewrite; only in some partitions, if their paths are given."""
-        live = [one for one in manifests_of(self._metadata.current_snapshot(), self._io) if is_live(one)]
+        live = [
+            manifest
+            for manifest in manifests_of(self._metadata.current_snapshot(), self._io)
+            if is_live(manifest)
+        ]
         self._deletes = Deletes(self._metadata, self._io, live)
         self._choice.deletes = self._deletes.in_order()
         self._numbers = {file.file_path: number for number, file in enumerate(self._choice.deletes)}
-        found = self._candidates(live)
-        for place, candidates in found.items():
-            if partitions is not None and self._choice.paths[place] not in partitions:
+        of_partition = self._candidates(live)
+        for partition, candidates in of_partition.items():
+            if partitions is not None and self._choice.paths[partition] not in partitions:
                 continue
-            enough = len(candidates) >= self._min_files or any(one.rounded for one in candidates)
-            if not (enough or self._is_earlier(place)):
-                candidates = [one for one in candidates if one.deletes]
-            if bins := self._bins(sorted(candidates), place):
-                self._choice.groups[place] = bins
+            enough = len(candidates) >= self._min_files or any(candidate.rounded for candidate in candidates)
+            if not (enough or self._is_earlier(partition)):
+                candidates = [candidate for candidate in candidates if candidate.deletes]
+            if bins := self._bins(sorted(candidates), partition):
+                self._choice.groups[partition] = bins
         if partitions is None and self._all:
             self._choice.needless = sorted(set(self._numbers.values()) - self._needed)
         return self._choice
 
     def _candidates(self, live: Sequence[ManifestFile]) -> dict[FilePartition, list[Candidate]]:
-        typed = [one for one in live if one.content == ManifestContent.DATA and self._is_typed(one)]
+        typed = [
+            manifest
+            for manifest in live
+            if manifest.content == ManifestContent.DATA and self._is_typed(manifest)
+        ]
         data = filter(self._pruning.manifest, typed)
-        found: dict[FilePartition, list[Candidate]] = defaultdict(list)
+        candidates: dict[FilePartition, list[Candidate]] = defaultdict(list)
         count = 0
         while some := list(islice(data, MANIFESTS_AT_A_TIME)):
             for entries in self._planner.plan_manifest_entries(some):
                 for entry in entries:
                     if not self._pruning.file(entry.data_file):
                         continue
-                    place, deletes = self._place(entry), self._deletes_of(entry)
-                    rounded = self._is_rounded(entry, place)
-                    at_any_size = bool(deletes) or rounded or self._is_earlier(place)
+                    partition, deletes = self._partition_of(entry), self._deletes_of(entry)
+                    rounded = self._is_rounded(entry, partition)
+                    at_any_size = bool(deletes) or rounded or self._is_earlier(partition)
                     if not self._is_candidate(entry, at_any_size=at_any_size):
                         continue
                     if count >= MAX_CANDIDATES:
                         self._choice.passed_over["later"] += 1
                         continue
                     count += 1
-                    found[place].append(self._candidate(entry, rounded, deletes))
-        return found
+                    candidates[partition].append(self._candidate(entry, rounded, deletes))
+        return candidates
 
     def _deletes_of(self, entry: ManifestEntry) -> tuple[tuple[int, int], ...]:
         numbers = {self._numbers[file.file_path] for file in self._deletes.concerning(entry)}
@@ -222,23 +230,23 @@ class Chooser:
             self._deletes_of(entry)
         return False
 
-    def _is_earlier(self, place: FilePartition) -> bool:
+    def _is_earlier(self, partition: FilePartition) -> bool:
         """Whether it is of an earlier partitioning: all its files are rewritten into the present one."""
-        return place[0] != self._metadata.default_spec_id
+        return partition[0] != self._metadata.default_spec_id
 
-    def _is_rounded(self, entry: ManifestEntry, place: FilePartition) -> bool:
-        ours = self._doubles and not self._is_earlier(place)
-        return ours and is_rounded(entry.data_file, self._spec, self._schema)
+    def _is_rounded(self, entry: ManifestEntry, partition: FilePartition) -> bool:
+        may_be_rounded = self._doubles and not self._is_earlier(partition)
+        return may_be_rounded and is_rounded(entry.data_file, self._spec, self._schema)
 
-    def _place(self, entry: ManifestEntry) -> FilePartition:
-        place = self._places.of(entry.data_file)
-        if place not in self._choice.paths:
-            spec = self._metadata.specs()[place[0]]
+    def _partition_of(self, entry: ManifestEntry) -> FilePartition:
+        partition = self._places.of(entry.data_file)
+        if partition not in self._choice.paths:
+            spec = self._metadata.specs()[partition[0]]
             record, schema = entry.data_file.partition, schema_of(self._metadata, spec)
             path = partition_path(spec, schema, record)
-            earlier = f"spec-{spec.spec_id}/{path or WHOLE}" if self._is_earlier(place) else path
-            self._choice.paths[place] = earlier
-        return place
+            earlier = f"spec-{spec.spec_id}/{path or WHOLE}" if self._is_earlier(partition) else path
+            self._choice.paths[partition] = earlier
+        return partition
 
     def _is_candidate(self, entry: ManifestEntry, *, at_any_size: bool) -> bool:
         file = entry.data_file
@@ -262,7 +270,7 @@ class Chooser:
         size, rows = file.file_size_in_bytes, file.record_count
         return Candidate(entry.sequence_number or 0, file.file_path, size, rows, in_order, rounded, deletes)
 
-    def _bins(self, candidates: Iterable[Candidate], place: FilePartition) -> list[list[Candidate]]:
+    def _bins(self, candidates: Iterable[Candidate], partition: FilePartition) -> list[list[Candidate]]:
         """Groups of files, in order; only groups that rewriting would change."""
         bins: list[list[Candidate]] = []
         size = 0
@@ -273,11 +281,11 @@ class Chooser:
                 size = 0
             bins[-1].append(candidate)
             size += candidate.size
-        return [one for one in bins if self._is_earlier(place) or self._is_worth_it(one)]
+        return [group for group in bins if self._is_earlier(partition) or self._is_worth_it(group)]
 
     def _is_worth_it(self, together: Sequence[Candidate]) -> bool:
-        comes_out = file_count(sum(one.size for one in together), self._sizes.target_file)
-        is_right = all(one.in_order and not one.rounded and not one.deletes for one in together)
+        comes_out = file_count(sum(file.size for file in together), self._sizes.target_file)
+        is_right = all(file.in_order and not file.rounded and not file.deletes for file in together)
         return len(together) > comes_out or not is_right
 
 
@@ -299,7 +307,10 @@ def plan_of(choice: Choice, metadata: TableMetadata, **fixed: object) -> Rewrite
     recorded = Layout.of(metadata).to_json()
     room = MAX_PLAN_BYTES - len(msgspec.json.encode([recorded, layouts]))
     passed_over = dict(choice.passed_over)
-    by_files = sorted(choice.groups, key=lambda one: (-sum(map(len, choice.groups[one])), choice.paths[one]))
+    by_files = sorted(
+        choice.groups,
+        key=lambda partition: (-sum(map(len, choice.groups[partition])), choice.paths[partition]),
+    )
     for spec_id, values in by_files:
         other = None if spec_id == present else spec_id
         partition = RewritePartition(choice.paths[spec_id, values], list(values), other)
@@ -327,7 +338,9 @@ def plan_of(choice: Choice, metadata: TableMetadata, **fixed: object) -> Rewrite
         folders=list(folders),
         deletes=[_delete(choice.deletes[number]) for number in numbers],
         partitions=partitions,
-        jobs=[RewriteJob(place, list(_files(together, folders, numbers))) for place, together in taken],
+        jobs=[
+            RewriteJob(partition, list(_files(together, folders, numbers))) for partition, together in taken
+        ],
         passed_over=passed_over,
         **fixed,  # type: ignore[arg-type]
     )
@@ -338,10 +351,10 @@ def _named_first(
 ) -> tuple[dict[str, int], set[int]]:
     """The folders and the delete files of some files that a plan does not name yet."""
     new: dict[str, int] = {}
-    for folder in (one.path.rpartition("/")[0] for one in together):
+    for folder in (file.path.rpartition("/")[0] for file in together):
         if folder not in folders:
             new.setdefault(folder, len(folders) + len(new))
-    ranges = {one for file in together for one in file.deletes}
+    ranges = {number for file in together for number in file.deletes}
     return new, set().union(*starmap(range, ranges)) - deletes
 
 
@@ -350,9 +363,9 @@ def _room_for(together: Sequence[Candidate], folders: Iterable[str], deletes: It
     for them."""
     needed = sum(len(folder.encode()) + 4 for folder in folders)
     needed += sum(len(file.file_path.encode()) + DELETE_OVERHEAD_BYTES for file in deletes)
-    for one in together:
-        name = one.path.rpartition("/")[2]
-        needed += len(name.encode()) + FILE_OVERHEAD_BYTES + RANGE_BYTES * len(one.deletes)
+    for candidate in together:
+        name = candidate.path.rpartition("/")[2]
+        needed += len(name.encode()) + FILE_OVERHEAD_BYTES + RANGE_BYTES * len(candidate.deletes)
     return needed
 
 
@@ -360,12 +373,12 @@ def _files(
     together: Sequence[Candidate], folders: dict[str, int], deletes: Sequence[int]
 ) -> Iterator[RewriteFile]:
     """The files as a plan names them; ``deletes``: the numbers that its delete files have in the choice."""
-    for one in together:
-        folder, _, name = one.path.rpartition("/")
+    for file in together:
+        folder, _, name = file.path.rpartition("/")
         # All numbers of a range are among them.
-        begins = ((bisect_left(deletes, begin), end - begin) for begin, end in one.deletes)
+        begins = ((bisect_left(deletes, begin), end - begin) for begin, end in file.deletes)
         ranges = [(begin, begin + count) for begin, count in begins]
-        yield RewriteFile(folders[folder], name, one.size, one.rows, ranges)
+        yield RewriteFile(folders[folder], name, file.size, file.rows, ranges)
 
 
 def _delete(file: DataFile) -> RewriteDelete:

@@ -86,12 +86,12 @@ class _CompactedRows:
     def batches(self) -> Iterator[pa.RecordBatch]:
         layout, location = self._layout, self._job.operation.location
         # A reader needs only the layout from the table's metadata, and the partition specs of its files.
-        specs = [one.spec for one in self._plan.layouts.values()]
+        specs = [each.spec for each in self._plan.layouts.values()]
         metadata = layout.new_metadata(location).model_copy(update={"partition_specs": specs})
         snapshot = TableSnapshot(metadata, None, self._job.operation.storage)
         spec, values = self._plan.values(self._plan.partitions[self._task.partition])
         wanted = layout.arrow_schema
-        deletes = [_delete_file(one, layout.spec.spec_id) for one in self._plan.deletes]
+        deletes = [_delete_file(delete, layout.spec.spec_id) for delete in self._plan.deletes]
         for file, path in zip(self._task.files, self._plan.paths(self._task), strict=True):
             data_file = DataFile.from_args(
                 content=DataFileContent.DATA,

@@ -24,7 +24,7 @@ MAX_NAMED = 5
 
 
 def plan_compaction(request: PlanRequest, argument: CompactArgument) -> Plan:
-    """See :meth:`.operation.Compact.plan`."""
+    """The plan of :class:`.operation.Compact`: which files each job rewrites."""
     if request.head is None:
         return Plan(argument=msgspec.to_builtins(RewritePlan(layout={})))
     plan = _rewrite_plan(request, argument)
@@ -71,7 +71,7 @@ def _names(plan: RewritePlan) -> list[str]:
     the same path."""
     counted: Counter[str] = Counter()
     names = []
-    for place, job in enumerate(plan.jobs):
+    for position, job in enumerate(plan.jobs):
         path = plan.partitions[job.partition].path or WHOLE
         counted[path] += 1
         number = counted[path]
@@ -79,5 +79,5 @@ def _names(plan: RewritePlan) -> list[str]:
         try:
             names.append(check_partition(name))
         except InvalidName:
-            names.append(str(place))
+            names.append(str(position))
     return names

@@ -48,8 +48,8 @@ class Delete(DistributedOperation[DeleteArgument]):
         """
         from distop.spark_jobs.delete.planning import plan_deletion
 
-        plan, found = plan_deletion(request, _checked(request))
-        return Plan(argument=msgspec.to_builtins(plan), partition_count=len(found.jobs))
+        plan, concerned = plan_deletion(request, _checked(request))
+        return Plan(argument=msgspec.to_builtins(plan), partition_count=len(concerned.jobs))
 
     def plan_holds(self, plan: Plan, made_on: PlanRequest, request: PlanRequest) -> bool:
         """Later appends count as after this deletion. Removed files are a reason to plan
@@ -62,12 +62,12 @@ class Delete(DistributedOperation[DeleteArgument]):
         """How many files would be read by how many jobs, and how many are removed as a whole."""
         from distop.spark_jobs.delete.planning import plan_deletion
 
-        _, found = plan_deletion(request, _checked(request))
+        _, concerned = plan_deletion(request, _checked(request))
         return {
-            "jobs": len(found.jobs),
-            "filesToRead": sum(map(len, found.jobs)),
-            "filesToDrop": len(found.whole),
-            "rowsToDrop": sum(file.rows for file in found.whole),
+            "jobs": len(concerned.jobs),
+            "filesToRead": sum(map(len, concerned.jobs)),
+            "filesToDrop": len(concerned.whole),
+            "rowsToDrop": sum(file.rows for file in concerned.whole),
         }
 
     def commit_steps(self, operation: OperationArg) -> Sequence[StepRecord]:

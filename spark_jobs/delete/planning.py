@@ -40,16 +40,16 @@ def plan_deletion(request: PlanRequest, argument: DeleteArgument) -> tuple[Delet
     if snapshot is None:
         return nothing, Concerned()
     job_bytes = bytes_per_job(snapshot)
-    found = concerned_by(metadata, snapshot, file_io(metadata.location, storage), where, job_bytes)
-    if not found.whole and not found.jobs:
+    concerned = concerned_by(metadata, snapshot, file_io(metadata.location, storage), where, job_bytes)
+    if not concerned.whole and not concerned.jobs:
         nothing.snapshot_id = str(snapshot.snapshot_id)
-        return nothing, found
-    fixed = {**planned_on(metadata, snapshot), "layout": layout.to_json(), "digest": found.digest}
-    return msgspec.structs.replace(nothing, **fixed, job_bytes=job_bytes), found
+        return nothing, concerned
+    fixed = {**planned_on(metadata, snapshot), "layout": layout.to_json(), "digest": concerned.digest}
+    return msgspec.structs.replace(nothing, **fixed, job_bytes=job_bytes), concerned
 
 
 def plan_holds(plan: Plan, made_on: PlanRequest, request: PlanRequest) -> bool:
-    """See :meth:`.operation.Delete.plan_holds`."""
+    """Whether a plan may be started on another head: only appends were published since."""
     if made_on.head is None or request.head is None:
         return False
     made = convert(plan.argument, DeletePlan)

@@ -92,16 +92,16 @@ class _Slice:
             self._state.runs = [Runs(self._job.attempt, 1)]
             self._save()
         left_out = FilePositions.read(self._state.left_out)
-        for place in range(self._state.done, len(self._files)):
+        for number in range(self._state.done, len(self._files)):
             self._job.raise_if_cancelled()
             try:
-                self._write_run(self._files[place], place)
+                self._write_run(self._files[number], number)
             except (FileNotFoundError, pa.ArrowInvalid, pa.ArrowNotImplementedError, _UnknownColumn) as error:
                 # Removed by another program, or invalid Parquet: readers will find out themselves.
-                log.warning("file_not_indexed", extra={"path": self._files[place].path, "error": str(error)})
-                left_out.add(place)
+                log.warning("file_not_indexed", extra={"path": self._files[number].path, "error": str(error)})
+                left_out.add(number)
                 self._state.left_out = str(left_out)
-            self._state.done = place + 1
+            self._state.done = number + 1
             self._save()
 
     def part(self) -> dict[str, Any]:
@@ -140,20 +140,20 @@ class _Slice:
 
     # -- one data file -----------------------------------------------------------------------------------
 
-    def _write_run(self, file: DataFileSeen, place: int) -> None:
+    def _write_run(self, file: DataFileSeen, number: int) -> None:
         runs = self._state.runs
         if not runs or runs[-1].attempt != self._job.attempt:
             runs = [*runs, Runs(self._job.attempt, 0)]
-        written = self._write(self._location(self._job.attempt, runs[-1].count), self._entries(file, place))
+        written = self._write(self._location(self._job.attempt, runs[-1].count), self._entries(file, number))
         if written.entries:
             runs[-1].count += 1
             self._state.runs = runs
 
-    def _entries(self, file: DataFileSeen, place: int) -> Iterator[pa.RecordBatch]:
+    def _entries(self, file: DataFileSeen, number: int) -> Iterator[pa.RecordBatch]:
         """The keys of a file; a key may repeat if a row group is read in several batches. Raises
         ``pa.ArrowInvalid`` if the file is damaged."""
         try:
-            yield from self._keys(file, place)
+            yield from self._keys(file, number)
         except FileNotFoundError:
             raise
         except OSError as error:
@@ -163,7 +163,7 @@ class _Slice:
                     self._job.raise_if_cancelled()
             raise pa.ArrowInvalid(f"it can be read, but not decoded: {error}") from error
 
-    def _keys(self, file: DataFileSeen, place: int) -> Iterator[pa.RecordBatch]:
+    def _keys(self, file: DataFileSeen, file_number: int) -> Iterator[pa.RecordBatch]:
         if file.format.upper() != "PARQUET":
             raise _UnknownColumn(f"{file.path} is a file of format {file.format}")
         schema = entry_schema(self._plan.encoding)
@@ -180,7 +180,9 @@ class _Slice:
                 ):
                     self._job.raise_if_cancelled()
                     keys = keys_of(batch.column(0), self._kind)
-                    numbers = (pa.array(np.full(len(keys), number, np.int32)) for number in (place, group))
+                    numbers = (
+                        pa.array(np.full(len(keys), number, np.int32)) for number in (file_number, group)
+                    )
                     yield pa.RecordBatch.from_arrays([keys, *numbers], schema=schema)
 
 

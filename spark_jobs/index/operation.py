@@ -39,7 +39,7 @@ class BuildIndex(DistributedOperation[BuildIndexArgument]):
     builds_index = True
 
     def object_of(self, argument: Mapping[str, Any]) -> str:
-        """The column."""
+        """The column that is indexed: a table has one index of each."""
         column = argument.get("column")
         return object_of_column(column) if isinstance(column, str) and column else ""
 

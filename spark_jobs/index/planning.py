@@ -26,7 +26,7 @@ MERGE_ABOVE = 16
 
 
 def plan_index(request: PlanRequest, argument: BuildIndexArgument) -> Plan:
-    """See :meth:`.operation.BuildIndex.plan`."""
+    """The plan of :class:`.operation.BuildIndex`: which files each job indexes."""
     head, storage = request.head, storage_of(request.table)
     metadata = None if head is None else TableFile.read(head.metadata_location, storage=storage).metadata
     snapshot = None if metadata is None else metadata.current_snapshot()
@@ -80,9 +80,9 @@ def cut_into_jobs(files: Sequence[DataFileSeen], most_files: int) -> list[int]:
     """Where to split a list of files, so that no job has too many of them, or (with more than one) too many
     rows."""
     cuts, rows = [0], 0
-    for place, file in enumerate(files):
-        if place > cuts[-1] and (place - cuts[-1] >= most_files or rows + file.rows > ROWS_PER_JOB):
-            cuts.append(place)
+    for number, file in enumerate(files):
+        if number > cuts[-1] and (number - cuts[-1] >= most_files or rows + file.rows > ROWS_PER_JOB):
+            cuts.append(number)
             rows = 0
         rows += file.rows
     return [*cuts, len(files)] if files else cuts
@@ -101,12 +101,12 @@ def parts_to_rebuild(index: IndexManifest, present: Sequence[DataFileSeen], file
     """
     rows_of = {file.path: file.rows for file in present}
     small, worn = [], []
-    for place, part in enumerate(index.parts):
+    for number, part in enumerate(index.parts):
         rows = [rows_of[file] for file in part.files if file in rows_of]
         if rows and len(rows) * 2 < len(part.files):
-            worn.append(place)
+            worn.append(number)
         elif rows and len(rows) * 2 <= files_per_job and sum(rows) * 2 <= ROWS_PER_JOB:
-            small.append(place)
+            small.append(number)
     return sorted(worn + small) if len(small) > MERGE_ABOVE else worn
 
 

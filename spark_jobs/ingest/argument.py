@@ -514,7 +514,7 @@ class HasMode(Protocol):
 
     @property
     def mode(self) -> FileMode:
-        """See :class:`IngestArgument`."""
+        """The save mode: see :class:`IngestArgument`."""
 
     on_conflict: Literal["rebase", "refuse"] | None
 

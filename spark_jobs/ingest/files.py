@@ -92,9 +92,9 @@ class PathSample:
         return self.files.complete
 
     def types(self, columns: Sequence[str]) -> dict[str, pa.DataType]:
-        found = self.files.types([name for name in columns if name not in self.values])
-        found |= self._texts.types([name for name in columns if name in self.values])
-        return {name: found[name] for name in columns}
+        types = self.files.types([name for name in columns if name not in self.values])
+        types |= self._texts.types([name for name in columns if name in self.values])
+        return {name: types[name] for name in columns}
 
     def unfit(self, types: Mapping[str, pa.DataType]) -> list[str]:
         return self.files.unfit({name: dtype for name, dtype in types.items() if name not in self.values})
@@ -115,7 +115,7 @@ class PathSample:
 class FilesSource:
     """The files of an ingest, fixed at its start."""
 
-    found: FoundSource
+    listing: FoundSource
     moves: dict[str, dict[str, WatermarkMove]]
     """The watermarks that the ingest moves, with the jobs that each depends on if it may fail in part."""
     skipped: int
@@ -126,7 +126,7 @@ class FilesSource:
     csv: CsvOptions
     entries: list[FileEntry]
     cuts: list[int]
-    """See :class:`~distop.spark_jobs.ingest.plan.IngestPlan`."""
+    """Where jobs begin, as in :class:`~distop.spark_jobs.ingest.plan.IngestPlan`."""
     sample: Sample
     """The sample of the files, with the columns that their folders name."""
     direct: list[str]
@@ -136,11 +136,11 @@ class FilesSource:
     @property
     def size(self) -> int:
         """Bytes of all files."""
-        return sum(file.size for file in self.found.files)
+        return sum(file.size for file in self.listing.files)
 
     @property
     def instants(self) -> Mapping[str, pa.DataType] | None:
-        """See :func:`~distop.spark_jobs.ingest.target.choose_columns`."""
+        """As :func:`~distop.spark_jobs.ingest.target.choose_columns` takes them."""
         sample = self.sample.files if isinstance(self.sample, PathSample) else self.sample
         return sample.instants if isinstance(sample, TypedSample) else None
 
@@ -171,55 +171,55 @@ def find_source(
     """
     kept = None if argument.path_list() else replayed
     if kept is not None:
-        found = kept.source()
+        listing = kept.source()
     else:
-        found = find_files(argument.path_list(), most=MAX_FILES if argument.new_only else MAX_PATHS)
+        listing = find_files(argument.path_list(), most=MAX_FILES if argument.new_only else MAX_PATHS)
     skipped = remaining = 0
     if argument.new_only:
-        new = new_files(found, request.watermarks, argument.source)
-        found, moves, skipped, remaining = new.found, new.moves, new.skipped, new.remaining
-        if not found.files:
+        new = new_files(listing, request.watermarks, argument.source)
+        listing, moves, skipped, remaining = new.listing, new.moves, new.skipped, new.remaining
+        if not listing.files:
             return NothingNew(skipped)
     elif replayed is not None:
         moves = replayed.moves(request.watermarks, again=argument.reingest)
     else:
         moves = watermark_moves(
-            found,
+            listing,
             request.watermarks,
             source=argument.source,
             values=argument.watermark,
             reingest=argument.reingest or argument.replaces is not None,
         )
     check_count(
-        sum(file.size for file in found.files),
+        sum(file.size for file in listing.files),
         argument.split_bytes,
         "bytes",
         field="split_bytes",
         less="name fewer paths in one operation",
     )
-    file_format = _format_of(argument, found)
+    file_format = _format_of(argument, listing)
     if replayed is None:
         check_format_options(request.argument, file_format)
-    options = _csv_options(argument, found)
-    open_file = partial(OpenFile.at, found.url) if kept is None else kept.open
-    files = [open_file(file.path) for file in found.files]
+    options = _csv_options(argument, listing)
+    open_file = partial(OpenFile.at, listing.url) if kept is None else kept.open
+    files = [open_file(file.path) for file in listing.files]
     sample: Sample
     if kept is not None:
         sample = kept.sample(options, csv=file_format == "csv")
     else:
         sample = take_sample(file_format, files, options, check_newlines=argument.multiline is None)
     table = table_layout(request)
-    warnings = [*_warnings(argument, sample, table), *unread_columns(argument, found, sample, table)]
-    sample, direct = with_path_columns(argument, found, sample, table)
-    extents = _extents(found, files, file_format, options, argument.split_bytes)
-    cuts = cut_into_splits(extents, argument.split_bytes, first_files(found) if in_part else ())
+    warnings = [*_warnings(argument, sample, table), *unread_columns(argument, listing, sample, table)]
+    sample, direct = with_path_columns(argument, listing, sample, table)
+    extents = _extents(listing, files, file_format, options, argument.split_bytes)
+    cuts = cut_into_splits(extents, argument.split_bytes, first_files(listing) if in_part else ())
     if in_part:
-        lengths = lengths_of_paths(found, extents)
+        lengths = lengths_of_paths(listing, extents)
         moves = {source: with_jobs(paths, lengths, cuts) for source, paths in moves.items()}
     if argument.new_only and argument.source is None:
         moves = by_folder(moves)
     return FilesSource(
-        found=found,
+        listing=listing,
         moves=moves,
         skipped=skipped,
         remaining=remaining,
@@ -227,7 +227,7 @@ def find_source(
         csv=options,
         entries=[
             FileEntry(file.path, file.size, file.version, None if extent.blocks is None else extent.units)
-            for file, extent in zip(found.files, extents, strict=True)
+            for file, extent in zip(listing.files, extents, strict=True)
         ],
         cuts=cuts,
         sample=sample,
@@ -236,16 +236,16 @@ def find_source(
     )
 
 
-def path_values(found: FoundSource) -> dict[str, list[str | None]]:
+def path_values(source: FoundSource) -> dict[str, list[str | None]]:
     """Column -> the different values that the folders of the files name.
 
     Raises :class:`~distop.errors.InvalidArgument` if files differ in the columns.
     """
-    files = found.files
-    first = named_values(f"{found.url}/{files[0].path}")
+    files = source.files
+    first = named_values(f"{source.url}/{files[0].path}")
     values: dict[str, dict[str | None, None]] = {name: {} for name in first}
     for file in files:
-        named = named_values(f"{found.url}/{file.path}")
+        named = named_values(f"{source.url}/{file.path}")
         if named.keys() != first.keys():
             [name, *_] = sorted(named.keys() ^ first.keys())
             having, lacking = (file, files[0]) if name in named else (files[0], file)
@@ -261,7 +261,7 @@ def path_values(found: FoundSource) -> dict[str, list[str | None]]:
 
 
 def with_path_columns(
-    argument: IngestArgument, found: FoundSource, sample: Sample, table: Layout | None
+    argument: IngestArgument, source: FoundSource, sample: Sample, table: Layout | None
 ) -> tuple[Sample, list[str]]:
     """If the option says so: the sample with the columns that only the folders name, and which of those are
     written.
@@ -273,20 +273,22 @@ def with_path_columns(
     """
     there = set(sample.all_names)
     if not argument.partition_columns_from_path:
-        _refuse_lost(argument, found, there, table)
+        _refuse_lost(argument, source, there, table)
         return sample, []
-    values = {name: texts for name, texts in path_values(found).items() if name not in there}
+    values = {name: texts for name, texts in path_values(source).items() if name not in there}
     known = table.schema.column_names if table is not None and argument.on_new_columns == "ignore" else values
     written = [name for name in values if name in (known if argument.columns is None else argument.columns)]
     return PathSample(sample, values), written
 
 
-def _refuse_lost(argument: IngestArgument, found: FoundSource, there: set[str], table: Layout | None) -> None:
+def _refuse_lost(
+    argument: IngestArgument, source: FoundSource, there: set[str], table: Layout | None
+) -> None:
     if table is None or argument.columns is not None or argument.transform is not None:
         return
     lost = set(table.schema.column_names) - there
-    for file in found.files if lost else ():
-        for name in named_columns(f"{found.url}/{file.path}"):
+    for file in source.files if lost else ():
+        for name in named_columns(f"{source.url}/{file.path}"):
             if name in lost:
                 raise invalid(
                     OPTION,
@@ -298,12 +300,12 @@ def _refuse_lost(argument: IngestArgument, found: FoundSource, there: set[str], 
 
 
 def unread_columns(
-    argument: IngestArgument, found: FoundSource, sample: Sample, table: Layout | None
+    argument: IngestArgument, source: FoundSource, sample: Sample, table: Layout | None
 ) -> list[str]:
     """A warning if the columns of the table are those of the files, and their folders name more."""
     if argument.partition_columns_from_path or argument.columns is not None or table is not None:
         return []
-    named = set(named_columns(f"{found.url}/{found.files[0].path}")).difference(sample.all_names)
+    named = set(named_columns(f"{source.url}/{source.files[0].path}")).difference(sample.all_names)
     return [f"the folders name {', '.join(sorted(named))}: {FLAG} makes columns of these"] if named else []
 
 
@@ -355,9 +357,9 @@ def constants(
     texts = {name: _typed([text], schema.field(name).type, name)[0] for name, text in values.items()}
 
     def converted(rows: R) -> pa.Table:
-        found = convert_rows(rows)
+        table = convert_rows(rows)
         columns = [
-            pa.repeat(texts[name], found.num_rows) if name in texts else found.column(name)
+            pa.repeat(texts[name], table.num_rows) if name in texts else table.column(name)
             for name in schema.names
         ]
         return pa.table(columns, schema=schema)
@@ -384,8 +386,8 @@ def _warnings(argument: IngestArgument, sample: Sample, table: Layout | None) ->
         raise invalid(field, f"the files are not UTF-8, but {encoding}", hint)
     given = {*(argument.schema or ()), *(table.schema.column_names if table is not None else ())}
     wanted = sample.names if argument.columns is None else argument.columns
-    found = sample.suspicions([name for name in wanted if name and name not in given])
-    return [f"the files are not UTF-8, but {encoding}", *found] if encoding else found
+    suspicions = sample.suspicions([name for name in wanted if name and name not in given])
+    return [f"the files are not UTF-8, but {encoding}", *suspicions] if encoding else suspicions
 
 
 def _endings(path: str) -> tuple[str, str]:
@@ -398,11 +400,11 @@ def _endings(path: str) -> tuple[str, str]:
     return (inner_dot + inner_last if inner else ""), dot + last
 
 
-def _format_of(argument: IngestArgument, found: FoundSource) -> Format:
+def _format_of(argument: IngestArgument, source: FoundSource) -> Format:
     if argument.format is not None:
         return argument.format
     formats: dict[Format, str] = {}
-    for file in found.files:
+    for file in source.files:
         ending, compression = _endings(file.path)
         file_format = _FORMATS.get(ending)
         if file_format is None or (compression and file_format in TYPED):
@@ -416,23 +418,23 @@ def _format_of(argument: IngestArgument, found: FoundSource) -> Format:
     return next(iter(formats))
 
 
-def _csv_options(argument: IngestArgument, found: FoundSource) -> CsvOptions:
-    tabs = all(_endings(file.path)[0] == ".tsv" for file in found.files)
+def _csv_options(argument: IngestArgument, source: FoundSource) -> CsvOptions:
+    tabs = all(_endings(file.path)[0] == ".tsv" for file in source.files)
     return csv_options(argument, "\t" if tabs else ",")
 
 
 def _extents(
-    found: FoundSource, files: list[OpenFile], file_format: Format, options: CsvOptions, split_bytes: int
+    source: FoundSource, files: list[OpenFile], file_format: Format, options: CsvOptions, split_bytes: int
 ) -> list[Extent]:
     """How each file may be split."""
-    whole = [Extent(file.size, (file.size,)) for file in found.files]
+    whole = [Extent(file.size, (file.size,)) for file in source.files]
     if file_format == "parquet":
         return _parquet_extents(whole, files, split_bytes)
     if file_format == "csv" and (options.multiline or options.encoding):
         return whole
     return [
         extent if _endings(file.path)[1] else Extent(file.size)
-        for file, extent in zip(found.files, whole, strict=True)
+        for file, extent in zip(source.files, whole, strict=True)
     ]
 
 

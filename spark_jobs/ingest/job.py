@@ -144,7 +144,7 @@ class GoodRows:
         self._look = look
 
     def of(
-        self, block: R, source: str, convert: Callable[[R], pa.Table], place: Callable[[R], RowPosition]
+        self, block: R, source: str, convert: Callable[[R], pa.Table], position: Callable[[R], RowPosition]
     ) -> Converted:
         """The good rows of a block.
 
@@ -168,7 +168,7 @@ class GoodRows:
         def reject(rows: R, reason: str) -> None:
             # One at a time, since these take long if many rows are bad.
             self._look()
-            self._policy.reject(place(rows), reason, rows.kept())
+            self._policy.reject(position(rows), reason, rows.kept())
 
         parts = list(convert_good_rows(block, whole, reject))
         if len(parts) == 1:
@@ -227,8 +227,8 @@ def _written(job: JobContext, plan: TargetPlan, split: Split, policy: BadRowPoli
                     checks.check(rows.table, rows.source)
                     writer.write(rows.table)
             policy.close()
-            found = checks.finish()
-            result = writer.finish() | found
+            checked = checks.finish()
+            result = writer.finish() | checked
         except BaseException:
             policy.abort()
             raise
@@ -334,12 +334,12 @@ class FilesSplit:
                 convert: Callable[[Any], pa.Table] = opened.convert
                 if values := self._plan.path_values(entry):
                     convert = constants(convert, values, self._plan.source_columns)
-                place: Callable[[Any], RowPosition] = partial(_place, file.url, opened.row_unit)
+                position: Callable[[Any], RowPosition] = partial(_file_position, file.url, opened.row_unit)
                 if isinstance(opened, KeptFile):
-                    place = KeptRows.first_position
+                    position = KeptRows.first_position
                 for block in opened.blocks(piece.start, end):
                     self._look()
-                    yield self._rows.of(block, file.url, convert, place)
+                    yield self._rows.of(block, file.url, convert, position)
             # The rows are those of the plan only if the file is unchanged until the end.
             _check_unchanged(file, entry)
 
@@ -380,7 +380,9 @@ class TopicSplit:
                         kept = [message for message in block if message.value() is not None]
                         tombstones += len(block) - len(kept)
                     if kept:
-                        yield self._rows.of(Records(kept), source.url, self._records.convert, self._place)
+                        yield self._rows.of(
+                            Records(kept), source.url, self._records.convert, self._record_position
+                        )
             self._check_topic(cluster)
             if tombstones:
                 self.facts["tombstones"] = tombstones
@@ -391,15 +393,15 @@ class TopicSplit:
         """Refuse records of another topic of the same name. An id is not given twice: if the topic has the
         planned one after all records were read, they are its own."""
         planned = self._source.topic_id
-        if planned and (found := cluster.topic_id(self._source.topic)) not in ("", planned):
+        if planned and (topic_id := cluster.topic_id(self._source.topic)) not in ("", planned):
             raise OffsetsLost(
                 f"the topic {self._source.topic!r} was created again since the operation started: its id was "
-                f"{planned}, and is {found}",
+                f"{planned}, and is {topic_id}",
                 hint=ANEW_HINT,
                 details={"source": self._source.url},
             )
 
-    def _place(self, records: Records) -> RecordPlace:
+    def _record_position(self, records: Records) -> RecordPlace:
         return RecordPlace(self._source.url, records.messages[0].partition() or 0, records.number())
 
 
@@ -418,7 +420,7 @@ def _reader(plan: IngestPlan) -> FormatReader:
     raise CorruptRecord(f"the plan names the format {plan.format!r}, which this version cannot read")
 
 
-def _place(url: str, unit: str, rows: Rows) -> FilePosition:
+def _file_position(url: str, unit: str, rows: Rows) -> FilePosition:
     return FilePosition(url, rows.number(), unit)
 
 
@@ -464,8 +466,8 @@ def run_merge(job: JobContext) -> dict[str, Any]:
         check = partial(checks.check, source=plan.folder if plan.kafka is None else plan.kafka.url)
         merging = Merging(job, plan.merge, plan.table_layout, batch, writer, check, facts)
         counts = merging.run(int(job.partition))
-        found = checks.finish()
-        return bounded(writer.finish() | found | counts)
+        checked = checks.finish()
+        return bounded(writer.finish() | checked | counts)
 
 
 def _rows(
@@ -504,7 +506,7 @@ class _Marked(Conversion):
         return cls(schema, plain.targets, plain.filter, epoch_units=plain.epoch_units, marks=marks)
 
     def of(self, source: pa.Table) -> Converted:
-        """See :class:`Conversion`."""
+        """The rows as :class:`Conversion` makes them, with their marks."""
         kept = self.kept(source)
         rows = self.written(kept, pa.schema(list(self.schema)[: -len(self.marks)]))
         for name, condition in self.marks.items():

@@ -66,7 +66,7 @@ class Ingest(DistributedOperation):
         return plan_ingest(request)
 
     def plan_holds(self, plan: Plan, made_on: PlanRequest, request: PlanRequest) -> bool:
-        """See :func:`~distop.spark_jobs.ingest.planning.plan_holds`."""
+        """As :func:`~distop.spark_jobs.ingest.planning.plan_holds` decides."""
         from distop.spark_jobs.ingest.planning import plan_holds
 
         return plan_holds(plan, made_on, request)
@@ -111,7 +111,7 @@ class Ingest(DistributedOperation):
             return None  # the rows of each are ingested once
         if first.get("transform") is not None:
             return None  # the query's result for both may differ from the results for each
-        rest, other = ({**one, "paths": None, "markers": None} for one in (first, second))
+        rest, other = ({**argument, "paths": None, "markers": None} for argument in (first, second))
         paths = [*_paths_of(first), *_paths_of(second)]
         if rest != other or len(paths) > MAX_PATHS:
             return None
@@ -176,7 +176,7 @@ class DataFrameIngest(Ingest):
         self._frame = frame
 
     def plan(self, request: PlanRequest) -> Plan:
-        """See :meth:`Ingest.plan`."""
+        """As :meth:`Ingest.plan`, for rows of a DataFrame."""
         from distop.spark_jobs.ingest.planning import plan_dataframe
 
         return plan_dataframe(request)

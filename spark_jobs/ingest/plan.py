@@ -391,7 +391,9 @@ class IngestPlan(TargetPlan, kw_only=True):
     def wanted(self) -> ReadColumns:
         """What is read of each file or record."""
         adds = self.on_new_columns == "add"
-        in_files = pa.schema([one for one in self.source_columns if one.name not in self.path_columns])
+        in_files = pa.schema(
+            [column for column in self.source_columns if column.name not in self.path_columns]
+        )
         return ReadColumns(in_files, strict=self.on_new_columns != "ignore", partly=adds)
 
     def path_values(self, file: FileEntry) -> dict[str, str | None]:

@@ -113,7 +113,7 @@ def _plan_files(
     plan = IngestPlan(
         format=source.format,
         csv=source.csv,
-        folder=source.found.url,
+        folder=source.listing.url,
         files=source.entries,
         replay_of="" if replayed is None else replayed.listed.operation,
         quarantined=replayed is not None and not argument.path_list(),

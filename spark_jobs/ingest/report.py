@@ -89,8 +89,8 @@ class _Noted(BadRowPolicy):
     def __init__(self) -> None:
         self.reasons: list[str] = []
 
-    def reject(self, place: RowPosition, reason: str, kept: Mapping[str, Any]) -> None:
-        self.reasons.append(f"{place}: {reason}"[:MAX_TEXT])
+    def reject(self, position: RowPosition, reason: str, kept: Mapping[str, Any]) -> None:
+        self.reasons.append(f"{position}: {reason}"[:MAX_TEXT])
         if len(self.reasons) >= ROWS:
             raise _Enough
 
@@ -99,11 +99,11 @@ def _some_rows(plan: IngestPlan, storage: StorageOptions) -> tuple[list[dict[str
     """The first rows as the table would have them, and the reasons why others would be missing."""
     noted = _Noted()
     rows = GoodRows(Conversion.to_table(plan), noted, lambda: None)
-    found: list[dict[str, Any]] = []
+    shown: list[dict[str, Any]] = []
     split = FilesSplit(plan, "0", rows, lambda: None, storage)
     with suppress(_Enough), closing(split.rows()) as blocks:
-        found = next((block.table.slice(0, ROWS).to_pylist() for block in blocks), [])
-    return [{name: _shown(value) for name, value in row.items()} for row in found], noted.reasons
+        shown = next((block.table.slice(0, ROWS).to_pylist() for block in blocks), [])
+    return [{name: _shown(value) for name, value in row.items()} for row in shown], noted.reasons
 
 
 def _shown(value: Any) -> Any:
@@ -176,7 +176,7 @@ def _listed(view: OperationView) -> bool:
     if not jobs:
         return False
     argument, no_text = _how_read(IngestPlan.of(view.arg))
-    found = QuarantineList(
+    listed = QuarantineList(
         operation=str(view.arg.id),
         argument=argument,
         no_text=no_text,
@@ -187,7 +187,7 @@ def _listed(view: OperationView) -> bool:
     name, first = jobs[0]
     location = f"{folder}/{staging_stem(name, first.attempt)}{LIST_SUFFIX}"
     with file_io(view.arg.location, view.arg.storage).new_output(location).create(overwrite=True) as stream:
-        stream.write(found.encoded())
+        stream.write(listed.encoded())
     return True
 
 
@@ -220,9 +220,9 @@ def _how_read(plan: IngestPlan) -> tuple[dict[str, Any], str]:
 def _excess(operation: OperationArg, bad: int, good: int) -> str:
     """Why there are too many bad rows; empty: there are not."""
     most, share = operation.argument.get("maxBadRows"), operation.argument.get("maxBadShare")
-    found = f"{bad:,} of {bad + good:,} rows are bad"
+    counted = f"{bad:,} of {bad + good:,} rows are bad"
     if most is not None and bad > most:
-        return f"{found}, at most {most:,} may be"
+        return f"{counted}, at most {most:,} may be"
     if share is not None and bad > share * (bad + good):
-        return f"{found}, at most {share:.4%} may be"
-    return f"{found}: all of them" if share is None and bad and not good else ""
+        return f"{counted}, at most {share:.4%} may be"
+    return f"{counted}: all of them" if share is None and bad and not good else ""

@@ -265,9 +265,9 @@ def _wider(
 
     Raises :class:`~distop.errors.InvalidArgument` unless they may be widened, or bad rows go to quarantine.
     """
-    found: dict[str, pa.DataType] = {}
+    wider: dict[str, pa.DataType] = {}
     if argument.kafka is not None and argument.on_wider_types == "fail":
-        return found  # records are not read only for this
+        return wider  # records are not read only for this
     numbers = [name for name in names if name in present and is_number(present[name])]
     others = {
         name: dtype
@@ -276,7 +276,7 @@ def _wider(
     }
     for name in sample.unfit({name: present[name] for name in others}):
         needed = others[name]
-        said = f"column {name!r}: the source holds {needed}, and the table {present[name]}"
+        message = f"column {name!r}: the source holds {needed}, and the table {present[name]}"
         widens = may_become(present[name], needed)
         if _quarantines(argument) and not (widens and argument.on_wider_types == "widen"):
             continue  # each value is checked when it is read
@@ -285,16 +285,16 @@ def _wider(
                 continue
             raise invalid(
                 "on_wider_types",
-                f"{said}, which cannot be widened to that",
+                f"{message}, which cannot be widened to that",
                 "add a column for it, or choose --on-bad-rows quarantine",
                 column=name,
             )
         if argument.on_wider_types == "fail":
             raise invalid(
-                "on_wider_types", said, "choose --on-wider-types widen, or alter the table", column=name
+                "on_wider_types", message, "choose --on-wider-types widen, or alter the table", column=name
             )
-        found[name] = needed
-    return found
+        wider[name] = needed
+    return wider
 
 
 def _quarantines(argument: IngestArgument) -> bool:
@@ -325,18 +325,20 @@ def _moments(
 ) -> dict[str, pa.DataType]:
     """The types of the columns whose numbers count from 1970; in ``types`` they become numbers."""
     given = {**present, **_arrow_types(declared)}
-    found = {}
+    moments = {}
     for name, unit in argument.epoch_units.items():
         if name not in types:
             continue
         usual = pa.date32() if unit == "days" else pa.timestamp("us", "UTC")
-        found[name] = given.get(name, usual)
+        moments[name] = given.get(name, usual)
         if not (
-            is_date(found[name]) if unit == "days" else is_timestamp(found[name]) or is_time(found[name])
+            is_date(moments[name])
+            if unit == "days"
+            else is_timestamp(moments[name]) or is_time(moments[name])
         ):
-            raise invalid("epoch_units", f"column {name!r} is {found[name]}, which {unit} do not become")
+            raise invalid("epoch_units", f"column {name!r} is {moments[name]}, which {unit} do not become")
         types[name] = pa.int64()
-    return found
+    return moments
 
 
 def _types(read: list[str], given: Mapping[str, pa.DataType], sample: Sample) -> dict[str, pa.DataType]:
@@ -387,10 +389,10 @@ def is_ignored(request: PlanRequest, argument: HasMode) -> bool:
     """
     if argument.mode not in ("error_if_exists", "ignore"):
         return False
-    found = output_of(request.table.format).holds_data(request.table, request.head)
-    if found is not None and argument.mode == "error_if_exists":
-        raise found
-    return found is not None
+    error = output_of(request.table.format).holds_data(request.table, request.head)
+    if error is not None and argument.mode == "error_if_exists":
+        raise error
+    return error is not None
 
 
 def check_mode(request: PlanRequest, argument: HasMode) -> None:
@@ -585,9 +587,13 @@ def layout_for_frame(
     if argument.on_new_columns == "add":
         names = new_columns([column.name for column in given.columns], present)
         add = [column for column in given.columns if column.name in names]
-        grow = {one.name: one.field_type for one in known if not one.field_type.is_primitive}
+        grow = {column.name: column.field_type for column in known if not column.field_type.is_primitive}
     if argument.on_wider_types == "widen":
-        widen = {one.name: one.field_type for one in known if may_widen(present[one.name], one.field_type)}
+        widen = {
+            column.name: column.field_type
+            for column in known
+            if may_widen(present[column.name], column.field_type)
+        }
     return _layout(request, table, given, add, widen, grow)
 
 

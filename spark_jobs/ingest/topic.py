@@ -58,19 +58,19 @@ def plan_topic(
     with Cluster(kafka.servers, kafka.config, min(kafka.timeout_s, LOOK_SECONDS)) as cluster:
         topic = cluster.topic(kafka.topic)
         name = argument.source or topic.url
-        found = new_ranges(kafka, topic, request.watermarks.get(name, {}), reingest=argument.reingest)
-        moves = {name: found.moves}
+        new = new_ranges(kafka, topic, request.watermarks.get(name, {}), reingest=argument.reingest)
+        moves = {name: new.moves}
         held, warnings = held_back(topic)
-        if not found.ranges:
+        if not new.ranges:
             record = nothing(request, argument.branch or "") | {
-                "kafka": {"url": topic.url, "skipped": found.skipped, "held": held}
+                "kafka": {"url": topic.url, "skipped": new.skipped, "held": held}
             }
             return Plan(argument=record | ({"warnings": warnings} if held else {}), watermarks=moves)
-        cuts = _cuts(found.ranges, kafka.records_per_job, apart=in_part)
+        cuts = _cuts(new.ranges, kafka.records_per_job, apart=in_part)
         sample = KafkaSample(
             cluster,
             kafka,
-            found.ranges,
+            new.ranges,
             options,
             None if table is None else table.schema,
             declared=argument.schema is not None and argument.columns is None,
@@ -92,12 +92,12 @@ def plan_topic(
             servers=kafka.servers,
             topic=kafka.topic,
             topic_id=topic.id,
-            ranges=found.ranges,
+            ranges=new.ranges,
             value=kafka.format,
             value_column=kafka.value_column,
-            metadata={str(what): column for what, column in kafka.metadata.items()},
+            metadata={str(label): column for label, column in kafka.metadata.items()},
             skip_gaps=kafka.on_gap == "skip",
-            skipped=found.skipped,
+            skipped=new.skipped,
             held=held,
             keep_tombstones=kafka.tombstones == "keep",
             timeout_s=kafka.timeout_s,
@@ -110,8 +110,8 @@ def plan_topic(
     )
     _check_types(kafka, plan)
     if in_part:
-        lengths = {str(one.partition): one.length for one in found.ranges}
-        moves = {name: with_jobs(found.moves, lengths, cuts)}
+        lengths = {str(part.partition): part.length for part in new.ranges}
+        moves = {name: with_jobs(new.moves, lengths, cuts)}
     return plan.to_plan(partition_count=jobs, watermarks=moves)
 
 
@@ -150,7 +150,7 @@ def _check_types(kafka: KafkaArgument, plan: IngestPlan) -> None:
 
 def _cuts(ranges: Sequence[OffsetRange], records_per_job: int, *, apart: bool) -> list[int]:
     check_count(
-        sum(one.length for one in ranges),
+        sum(part.length for part in ranges),
         records_per_job,
         "records",
         field="kafka.records_per_job",
@@ -158,4 +158,4 @@ def _cuts(ranges: Sequence[OffsetRange], records_per_job: int, *, apart: bool) -
     )
     # A failed job withholds only the partitions that it reads.
     alone: Collection[int] = range(len(ranges)) if apart else ()
-    return cut_into_splits([Extent(one.length) for one in ranges], records_per_job, alone)
+    return cut_into_splits([Extent(part.length) for part in ranges], records_per_job, alone)

@@ -178,10 +178,10 @@ def _functions_of(jvm: Any) -> frozenset[str]:
 
 
 def _items(iterator: Any) -> list[Any]:
-    found = []
+    items = []
     while iterator.hasNext():
-        found.append(iterator.next())
-    return found
+        items.append(iterator.next())
+    return items
 
 
 def _refused(why: str) -> Exception:

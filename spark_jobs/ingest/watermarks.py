@@ -28,7 +28,7 @@ from distop.spark_jobs.ingest.plan import Extent, FileEntry, jobs_reading
 
 
 def watermark_moves(
-    found: FoundSource,
+    listing: FoundSource,
     watermarks: Mapping[str, Mapping[str, str]],
     *,
     source: str | None = None,
@@ -59,17 +59,17 @@ def watermark_moves(
     """
     values = values or {}
     for path in values:
-        if path not in found.partitions:
-            raise invalid("watermark", f"{path!r} is not one of the paths: {', '.join(found.partitions)}")
-    name = source or found.url
+        if path not in listing.partitions:
+            raise invalid("watermark", f"{path!r} is not one of the paths: {', '.join(listing.partitions)}")
+    name = source or listing.url
     marks = Marks.of(watermarks)
-    marks.know((name, path) for path in found.partitions)
+    marks.know((name, path) for path in listing.partitions)
     if not reingest:
-        _check_overlap(name, found, marks)
+        _check_overlap(name, listing, marks)
     return {
         name: {
             path: _move(path, files, marks.value(name, path), values.get(path), reingest)
-            for path, files in found.partitions.items()
+            for path, files in listing.partitions.items()
             if files
         }
     }
@@ -110,19 +110,19 @@ def newest(path: str, files: Iterable[SourceFile]) -> str:
     return max(times).astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-def _check_overlap(name: str, found: FoundSource, marks: Marks) -> None:
+def _check_overlap(name: str, listing: FoundSource, marks: Marks) -> None:
     """Refuse paths that contain, or are below, one that was ingested under another name: rows would be
     duplicated.
 
     Named sources say nothing about where their files are.
     """
-    marks.look_around(f"{found.url}/{path}" for path in found.partitions)
-    for path, files in found.partitions.items():
-        url = f"{found.url}/{path}"
+    marks.look_around(f"{listing.url}/{path}" for path in listing.partitions)
+    for path, files in listing.partitions.items():
+        url = f"{listing.url}/{path}"
         others = (
             entry
             for entry in chain(marks.around(url), marks.below(url))
-            if entry[0] != name or entry[1] not in found.partitions
+            if entry[0] != name or entry[1] not in listing.partitions
         )
         if files and (other := next(others, None)) is not None:
             source, partition, value = other
@@ -168,7 +168,7 @@ class NewFiles:
 
     Parameters
     ----------
-    found:
+    listing:
         The new files, each a path of its own: by name, the first that one operation can record.
     moves:
         As those of :func:`.watermarks.watermark_moves`.
@@ -178,14 +178,14 @@ class NewFiles:
         How many new files are left to a later ingest.
     """
 
-    found: FoundSource
+    listing: FoundSource
     moves: dict[str, dict[str, WatermarkMove]]
     skipped: int
     remaining: int
 
 
 def new_files(
-    found: FoundSource, watermarks: Mapping[str, Mapping[str, str]], source: str | None = None
+    listed: FoundSource, watermarks: Mapping[str, Mapping[str, str]], source: str | None = None
 ) -> NewFiles:
     """Exclude what was ingested before: files that have a watermark, and those that are not newer than the
     watermark of a folder that contains them.
@@ -204,25 +204,25 @@ def new_files(
     InvalidArgument
         The file system does not report modification times.
     """
-    name, marks = source or found.url, Marks.of(watermarks)
+    name, marks = source or listed.url, Marks.of(watermarks)
     if source is None:
-        marks.look_around(f"{name}/{file.path}" for file in found.files)
+        marks.look_around(f"{name}/{file.path}" for file in listed.files)
     else:
-        marks.know((source, path) for file in found.files for path in upwards(file.path))
+        marks.know((source, path) for file in listed.files for path in upwards(file.path))
 
     def around(file: SourceFile) -> list[Entry]:
         if source is None:
             return marks.around(f"{name}/{file.path}")
-        found = ((source, path, marks.value(source, path)) for path in upwards(file.path))
-        return [(at, path, value) for at, path, value in found if value is not None]
+        marked = ((source, path, marks.value(source, path)) for path in upwards(file.path))
+        return [(at, path, value) for at, path, value in marked if value is not None]
 
-    new = [file for file in found.files if not _ingested(name, file, around(file))]
-    moves = _first_moves(source, found.url, sorted(new, key=lambda file: file.path))
+    new = [file for file in listed.files if not _ingested(name, file, around(file))]
+    moves = _first_moves(source, listed.url, sorted(new, key=lambda file: file.path))
     taken = {file.path: [file] for file in new if file.path in moves}
     return NewFiles(
-        FoundSource(found.url, dict(sorted(taken.items()))),
+        FoundSource(listed.url, dict(sorted(taken.items()))),
         {name: moves},
-        skipped=len(found.files) - len(new),
+        skipped=len(listed.files) - len(new),
         remaining=len(new) - len(taken),
     )
 
@@ -275,9 +275,9 @@ def _ingested(name: str, file: SourceFile, around: list[Entry]) -> bool:
     return file.modified is not None and file.modified <= until
 
 
-def first_files(found: FoundSource) -> Collection[int]:
+def first_files(source: FoundSource) -> Collection[int]:
     """The position of each path's first file among all files."""
-    ends = accumulate(len(files) for files in found.partitions.values())
+    ends = accumulate(len(files) for files in source.partitions.values())
     return frozenset(ends) | {0}
 
 
@@ -298,7 +298,7 @@ def with_jobs(
     }
 
 
-def lengths_of_paths(found: FoundSource, extents: Sequence[Extent]) -> dict[str, int]:
+def lengths_of_paths(source: FoundSource, extents: Sequence[Extent]) -> dict[str, int]:
     """Path -> the units of its files together."""
     units = iter(extent.units for extent in extents)
-    return {path: sum(islice(units, len(files))) for path, files in found.partitions.items()}
+    return {path: sum(islice(units, len(files))) for path, files in source.partitions.items()}

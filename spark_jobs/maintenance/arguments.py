@@ -56,7 +56,7 @@ class OrphansArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class PublishArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """The branch."""
+    """Name of the branch."""
 
     branch: str
     on_conflict: Literal["refuse", "rebase"] = "refuse"
@@ -69,7 +69,7 @@ class PublishArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class DropArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """The branch."""
+    """Name of the branch."""
 
     branch: str
 

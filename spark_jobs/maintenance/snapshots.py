@@ -139,7 +139,7 @@ class RemoveOrphans(DistributedOperation[OrphansArgument]):
             "metadataLocation": None if request.head is None else request.head.metadata_location,
             "olderThan": older_than,
             "dryRun": argument.dry_run,
-            "busy": [staging_folder(one).rpartition("/")[2] for one in request.active],
+            "busy": [staging_folder(arg).rpartition("/")[2] for arg in request.active],
             "plannedAt": time.time(),
         }
         return Plan(argument={**layout_of_head(request), **recorded}, partition_count=1)
@@ -158,7 +158,7 @@ class RemoveOrphans(DistributedOperation[OrphansArgument]):
         from distop.lake.cleanup.orphans import find_orphans, write_report
 
         argument = job.operation.argument
-        found = find_orphans(
+        orphans = find_orphans(
             job.operation,
             metadata_location=argument["metadataLocation"],
             older_than=float(argument["olderThan"]),
@@ -167,5 +167,5 @@ class RemoveOrphans(DistributedOperation[OrphansArgument]):
         )
         job.raise_if_cancelled()
         report = job.staging_path(".orphans.json", folder="metadata")
-        write_report(job.operation, report, found)
-        return {"candidates": len(found), "report": report.rpartition("/")[2]}
+        write_report(job.operation, report, orphans)
+        return {"candidates": len(orphans), "report": report.rpartition("/")[2]}

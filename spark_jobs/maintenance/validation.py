@@ -25,7 +25,7 @@ MAX_PLAN_BYTES = 1_000_000
 
 
 def plan_validation(request: PlanRequest, argument: ValidateArgument) -> Plan:
-    """See :meth:`.validate.Validate.plan`."""
+    """The plan of :class:`.validate.Validate`: its rules, and which files each job reads."""
     if not 0 <= argument.samples <= MAX_SAMPLES:
         raise invalid("samples", f"--arg samples must lie between 0 and {MAX_SAMPLES}")
     if argument.group_bytes < 1:
@@ -67,7 +67,7 @@ def plan_validation(request: PlanRequest, argument: ValidateArgument) -> Plan:
 
 
 def run_job(job: JobContext) -> dict[str, Any]:
-    """See :meth:`.validate.Validate.run_job`."""
+    """Check the rows of one job. Returns facts and what violates a rule."""
     operation = job.operation
     rules = convert(operation.argument[RULES], RuleSet)
     snapshot = SnapshotGroups.of_operation(operation)
@@ -77,9 +77,9 @@ def run_job(job: JobContext) -> dict[str, Any]:
             job.raise_if_cancelled()
             checks.check(rows, file.path.removeprefix(operation.location).lstrip("/"))
         job.raise_if_cancelled()
-        found = checks.finish()
+        findings = checks.finish()
         result = {"rows": checks.rows, "checkedFiles": len(files)}
-    return result | write_findings(job, table_io(operation), found)
+    return result | write_findings(job, table_io(operation), findings)
 
 
 def publication(

@@ -50,8 +50,8 @@ class Samples:
 
     def wanted(self, rule: int) -> int:
         """How many more rows of a rule there may be."""
-        found = len(self.rows[rule])
-        return self._of_each - found if self._room > 0 or not found else 0
+        kept = len(self.rows[rule])
+        return self._of_each - kept if self._room > 0 or not kept else 0
 
     def add(self, rule: int, rows: Iterable[dict[str, Any]]) -> None:
         """Take as many as may be."""
@@ -143,19 +143,19 @@ class RowChecks:
 
     def _answer(self, sql: str) -> tuple[int, ...]:
         try:
-            (found,) = self._engine.run(sql)
+            (answer,) = self._engine.run(sql)
         except NotEvaluable as error:
             raise self._named(error) from error
-        return found
+        return answer
 
     def _named(self, error: NotEvaluable) -> JobFailed:
         """The failure, with the rule that fails."""
         for _, rule in self._by_row:
             try:
                 self._engine.run(f"SELECT {_count_of(rule)} FROM {ROWS}")
-            except NotEvaluable as found:
+            except NotEvaluable as refusal:
                 return JobFailed(
-                    f"rule {rule.name!r} cannot be evaluated for some row: {found}",
+                    f"rule {rule.name!r} cannot be evaluated for some row: {refusal}",
                     hint="guard it, for example with TRY_CAST",
                     details={"rule": rule.name},
                 )
@@ -164,15 +164,15 @@ class RowChecks:
     def _examples(self, rule: Rule, wanted: int, source: str) -> list[dict[str, Any]]:
         names = list(dict.fromkeys([*self._rules.shown, *rule.columns]))
         chosen = ", ".join(map(quoted, names))
-        found = self._engine.run(f"SELECT {chosen} FROM {ROWS} WHERE {rule.violated} LIMIT {wanted}")
-        return [_sample(names, row) | ({"file": source} if source else {}) for row in found]
+        rows = self._engine.run(f"SELECT {chosen} FROM {ROWS} WHERE {rule.violated} LIMIT {wanted}")
+        return [_sample(names, row) | ({"file": source} if source else {}) for row in rows]
 
     # -- uniqueness ------------------------------------------------------------------------------------
 
     def _keep(self) -> None:
         for at, rule in self._unique:
             # Names of their own: a column may be called as the count of its values is.
-            chosen = ", ".join(f"{quoted(name)} AS k{place}" for place, name in enumerate(rule.columns))
+            chosen = ", ".join(f"{quoted(name)} AS k{position}" for position, name in enumerate(rule.columns))
             whole = " AND ".join(f"{quoted(name)} IS NOT NULL" for name in rule.columns)
             if not self._begun:
                 self._engine.run(f"CREATE TABLE keys{at} AS SELECT {chosen} FROM {ROWS} LIMIT 0")
@@ -180,14 +180,14 @@ class RowChecks:
         self._begun = True
 
     def _sort_out(self, at: int, rule: Rule) -> None:
-        chosen = ", ".join(f"k{place}" for place in range(len(rule.columns)))
+        chosen = ", ".join(f"k{position}" for position in range(len(rule.columns)))
         try:
             self._engine.run(
                 f"CREATE TEMP TABLE twice{at} AS SELECT {chosen}, count(*) AS {TIMES} FROM keys{at} "
                 f"GROUP BY {chosen} HAVING count(*) > 1"
             )
             ((repeated,),) = self._engine.run(f"SELECT sum({TIMES} - 1) FROM twice{at}")
-            found = self._engine.run(
+            rows = self._engine.run(
                 f"SELECT * FROM twice{at} ORDER BY {TIMES} DESC, {chosen} LIMIT {self._rules.samples}"
             )
         except NotEvaluable as error:
@@ -195,7 +195,7 @@ class RowChecks:
                 f"rule {rule.name!r} cannot be evaluated: {error}", details={"rule": rule.name}
             ) from error
         self._counts[at] = int(repeated or 0)
-        self._samples.add(at, (_sample([*rule.columns, TIMES], row) for row in found))
+        self._samples.add(at, (_sample([*rule.columns, TIMES], row) for row in rows))
 
 
 def _count_of(rule: Rule) -> str:

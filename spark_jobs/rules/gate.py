@@ -51,7 +51,7 @@ MAX_SAMPLES_BYTES = 8 << 20
 MAX_PARTITIONS = 10_000
 """Partitions that a report names for each rule."""
 
-TOLD_RULES, TOLD_PARTITIONS, TOLD_CHARACTERS = 20, 3, 300
+SHOWN_RULES, SHOWN_PARTITIONS, SHOWN_CHARACTERS = 20, 3, 300
 """Limits of the history: rules, partitions of each, and size of one row."""
 
 JOB = "job "
@@ -74,7 +74,7 @@ class Broken:
     def to_facts(self) -> dict[str, Any]:
         """For the history."""
         most = sorted(self.partitions, key=lambda name: (-self.partitions[name], name))
-        shown = {name: self.partitions[name] for name in most[:TOLD_PARTITIONS]}
+        shown = {name: self.partitions[name] for name in most[:SHOWN_PARTITIONS]}
         facts: dict[str, Any] = {
             "rule": self.rule,
             "rows": self.rows,
@@ -83,12 +83,12 @@ class Broken:
         }
         if self.samples:
             row = msgspec.json.encode(self.samples[0]["row"]).decode()
-            facts["sample"] = row if len(row) <= TOLD_CHARACTERS else row[: TOLD_CHARACTERS - 1] + "…"
+            facts["sample"] = row if len(row) <= SHOWN_CHARACTERS else row[: SHOWN_CHARACTERS - 1] + "…"
         return facts
 
     def __str__(self) -> str:
-        what = "job" if next(iter(self.partitions), "").startswith(JOB) else "partition"
-        partitions = f"{len(self.partitions):,} {what}{'s' if len(self.partitions) > 1 else ''}"
+        unit = "job" if next(iter(self.partitions), "").startswith(JOB) else "partition"
+        partitions = f"{len(self.partitions):,} {unit}{'s' if len(self.partitions) > 1 else ''}"
         return f"{self.rule} by {self.rows:,} row{'s' if self.rows > 1 else ''} in {partitions}"
 
 
@@ -131,10 +131,10 @@ def gather(operation: OperationArg, rules: RuleSet, jobs: Mapping[str, JobRecord
 
     Raises :class:`~distop.errors.CorruptRecord` if the report of one is missing.
     """
-    found = {name: job for name, job in sorted(jobs.items()) if VIOLATED in job.result}
+    violating = {name: job for name, job in sorted(jobs.items()) if VIOLATED in job.result}
     wanted = [
         name
-        for at, (name, job) in enumerate(found.items())
+        for at, (name, job) in enumerate(violating.items())
         if at < MAX_SAMPLED_JOBS or job.result[VIOLATED] == IN_REPORT
     ]
     io = table_io(operation)
@@ -143,17 +143,17 @@ def gather(operation: OperationArg, rules: RuleSet, jobs: Mapping[str, JobRecord
     with ThreadPoolExecutor(READERS, thread_name_prefix="findings") as pool:
         for start in range(0, len(wanted), READERS):  # a slow one does not leave all others in memory
             some = wanted[start : start + READERS]
-            read = pool.map(lambda name: _read_findings(io, operation, name, found[name].attempt), some)
+            read = pool.map(lambda name: _read_findings(io, operation, name, violating[name].attempt), some)
             for name, findings in zip(some, read, strict=True):
                 partition = _partition(operation, name)
                 for finding in findings:
                     _add(broken, finding.rule, finding.count, partition)
                     rows = ({"partition": partition, "row": row} for row in finding.samples)
                     samples.add(finding.rule, rows)
-    for name in found.keys() - set(wanted):
-        for rule, count in found[name].result[VIOLATED]:
+    for name in violating.keys() - set(wanted):
+        for rule, count in violating[name].result[VIOLATED]:
             _add(broken, int(rule), int(count), _partition(operation, name))
-    return [one for one in broken if one.rows]
+    return [rule for rule in broken if rule.rows]
 
 
 def _add(broken: list[Broken], rule: int, count: int, partition: str) -> None:
@@ -176,12 +176,12 @@ def write_report(operation: OperationArg, broken: Iterable[Broken]) -> str:
         "started": operation.started_at,
         "rules": [
             {
-                "rule": one.rule,
-                "rows": one.rows,
-                "partitions": dict(sorted(one.partitions.items())[:MAX_PARTITIONS]),
-                "samples": one.samples,
+                "rule": rule.rule,
+                "rows": rule.rows,
+                "partitions": dict(sorted(rule.partitions.items())[:MAX_PARTITIONS]),
+                "samples": rule.samples,
             }
-            for one in broken
+            for rule in broken
         ],
     }
     with table_io(operation).new_output(path).create(overwrite=True) as stream:
@@ -267,7 +267,7 @@ class Gate(TransactionalStep):
         if not broken:
             return Contribution(facts=facts)
         report = write_report(arg, broken)
-        facts |= {"violations": [one.to_facts() for one in broken[:TOLD_RULES]], "report": report}
+        facts |= {"violations": [rule.to_facts() for rule in broken[:SHOWN_RULES]], "report": report}
         if rules.report_only:
             return Contribution(facts=facts)
         raise ValidationFailed(

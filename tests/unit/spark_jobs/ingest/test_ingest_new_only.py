@@ -150,12 +150,14 @@ def test_what_one_operation_takes_can_be_recorded(
         "file:///data", {"": [SourceFile(path, 10, 1_700_000_000_000_000, at) for path in files]}
     )
     new = watermarks.new_files(found, {}, named)
-    taken = [file.path for file in new.found.files]
+    taken = [file.path for file in new.listing.files]
     assert taken == files[: len(taken)]
     assert least <= len(taken) <= most
     assert new.remaining == len(files) - len(taken)
     moves = new.moves if named else watermarks.by_folder(new.moves)
-    entries = msgspec.json.encode([FileEntry(file.path, file.size, file.version) for file in new.found.files])
+    entries = msgspec.json.encode(
+        [FileEntry(file.path, file.size, file.version) for file in new.listing.files]
+    )
     check_room({source: {name: move.after for name, move in at.items()} for source, at in moves.items()})
     assert len(entries) < MAX_PLAN_BYTES - 100_000
     assert len(entries) + len(msgspec.json.encode(moves)) < MAX_REQUEST_BYTES - 200_000

@@ -18,7 +18,7 @@ from distop.spark_jobs.rules.checks import Violation
 from distop.spark_jobs.rules.gate import (
     IN_REPORT,
     MAX_SAMPLED_JOBS,
-    TOLD_RULES,
+    SHOWN_RULES,
     VIOLATED,
     Gate,
     gather,
@@ -134,7 +134,7 @@ def test_a_verdict_is_the_same_however_often_it_is_worked_out(tmp_path: Path) ->
     assert (told[0]["checkedRows"], told[0]["violatedRules"], len(told[0]["violations"])) == (
         10,
         30,
-        TOLD_RULES,
+        SHOWN_RULES,
     )
     assert len(json.dumps(told[0])) < 16 << 10
     (report,) = (tmp_path / "_validation").iterdir()
