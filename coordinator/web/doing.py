@@ -155,7 +155,7 @@ class Doing:
             if action.do == do:
                 return action
         raise PreconditionFailed(
-            f"{verb.label.lower()} is not possible: {item or name} is {state}",
+            f"{verb.label.lower()} is not possible now: {item or name} is {state}",
             hint="look at it again",
         )
 

@@ -43,8 +43,14 @@ class Browser:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         still = {"name": "prefers-reduced-motion", "value": "reduce"}
         self.send("Emulation.setEmulatedMedia", features=[scheme, still])
+        with self.leaving():
+            self.send("Page.navigate", url=address)
+
+    @contextmanager
+    def leaving(self) -> Iterator[None]:
+        """What is done inside leads to another page: once all of that is loaded."""
         self._events.clear()
-        self.send("Page.navigate", url=address)
+        yield
         deadline = time.monotonic() + LONGEST_S
         while not any(event["method"] == "Page.loadEventFired" for event in self._events):
             self._events.append(self._next(deadline))

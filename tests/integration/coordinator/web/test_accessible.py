@@ -97,6 +97,7 @@ async def test_no_page_has_a_serious_fault(
         of_table = [path for path in CALLS if path.split("/")[1] == "table"]
         paths += [url(path, str(operation)) for path in of_operation for operation in (over, live)]
         paths += [url(path, table) for path in of_table for table in ("days", "t")]
+        paths += [url("/action", str(live)) + "&do=cancel", url("/action", "days") + "&do=remove-orphans"]
         paths += ["/no-such-page", url("/table", "nowhere")]
         faults = await asyncio.to_thread(faults_of, web.address, paths, tmp_path / "profile")
     assert not faults, "\n".join(map(str, faults))

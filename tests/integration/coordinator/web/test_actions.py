@@ -141,7 +141,7 @@ async def test_a_parked_operation_is_red_and_ends_as_one_decides(
     page = (await place.root.get("/operation", params={"name": name})).text
     assert '<span class="badge parked">parked</span>' in page
     assert '<div class="bar amiss">' in page
-    assert "<strong>CRASHED</strong>: RuntimeError: not yet (it is parked: retry, skip" in page
+    assert "<strong>CRASHED</strong>: RuntimeError: not yet (it waits for a decision)" in page
     assert await place.root.offers("/operation", name=name) == {"retry", "abort"}
     assert await place.olga.offers("/operation", name=name) == set()
     await place.root.does(do, name, typed=name)
