@@ -80,6 +80,7 @@ class Processes:
     """``distop`` processes of a benchmark, ended by pid at its end; their logs lie in ``folder``."""
 
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
+        folder.mkdir(exist_ok=True)
         self._folder = folder
         self._env = {**os.environ, **ALL, **environment}
         self._running: dict[int, subprocess.Popen[bytes]] = {}

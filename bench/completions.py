@@ -6,7 +6,8 @@ Real processes: etcd, a coordinator, a sidecar, and an executor whose tasks go t
 workers do. The clock runs from the StartOperation call until the caller has been told the end; the next round
 begins once the collector has removed the keys of the one before. The baselines of the same run and the same
 etcd, from one process: single conditional transactions, 32 in flight; and as many of them in groups of 120,
-four groups in flight, which is the most that etcd can do for such results.
+four groups in flight, which is the most that etcd can do for such results. A second installation on the same
+etcd sends traces to a collector; the two take turns.
 """
 
 from __future__ import annotations
@@ -15,10 +16,15 @@ import asyncio
 import json
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from itertools import count, islice
 from pathlib import Path
+from typing import Any
 
+import grpc
 from common import Processes, one_operation, peak_mb, print_json, print_table, run_on_own_etcd, sized, until
 
 from distop.client import AsyncClient
@@ -26,6 +32,7 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import free_port
 from distop.metastore.etcd.txn import Put, Txn, absent
+from distop.process.tracing import VARIABLE
 
 SIZES = _, COMPARED, LARGEST = sized((1_000, 10_000, 100_000), (50, 100, 200))
 """Jobs of the operations; the rate of :data:`COMPARED` is compared with that of grouped transactions."""
@@ -33,6 +40,7 @@ GROUP, GROUPS_IN_FLIGHT = 120, 4
 ROUNDS = dict(zip(SIZES, sized((5, 5, 2), (1, 1, 1)), strict=True))
 ONE_JOB_ROUNDS = sized(200, 3)
 RAW_TXNS, IN_FLIGHT = sized(10_000, 100), 32
+TRACED_ROUNDS = sized(24, 1)
 TABLE = "bench"
 
 
@@ -68,10 +76,44 @@ async def raw_grouped_rate(client: EtcdClient, keys: int) -> float:
     return keys / took
 
 
-async def measured(
-    config: EtcdConfig, folder: Path, processes: Processes, sizes: Sequence[int] = SIZES
-) -> dict[str, float]:
-    """The figures, and tables of them; for sizes of :data:`SIZES`, with :data:`COMPARED` among them."""
+@contextmanager
+def collector(received: list[int]) -> Iterator[str]:
+    """The URL of a collector of traces, which appends the size of each request."""
+
+    def export(request: bytes, _: Any) -> bytes:
+        received.append(len(request))
+        return b""
+
+    handlers = {"Export": grpc.unary_unary_rpc_method_handler(export)}
+    service = "opentelemetry.proto.collector.trace.v1.TraceService"
+    server = grpc.server(ThreadPoolExecutor(1))
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.stop(None).wait(10)
+
+
+class Installation:
+    """A coordinator, a sidecar and an executor, and a client of them."""
+
+    def __init__(self, client: AsyncClient, etcd: EtcdClient, coordinator: int, results: Path) -> None:
+        self.client, self.etcd, self.coordinator, self.results = client, etcd, coordinator, results
+
+    async def at_rest(self) -> bool | None:
+        return not (await self.etcd.scan(self.etcd.keyspace.active, keys_only=True)).kvs or None
+
+    async def operation(self, jobs: int) -> float:
+        """Seconds of one operation, once the keys of the one before are gone."""
+        await until(self.at_rest, "the collector")
+        return await one_operation(self.client, TABLE, jobs)
+
+
+@asynccontextmanager
+async def installed(config: EtcdConfig, folder: Path, processes: Processes) -> AsyncIterator[Installation]:
+    """An installation that has run an operation: connections, imports, leadership."""
     address = f"127.0.0.1:{free_port()}"
     results = folder / "marks.jsonl"
     coordinator = processes.start("coordinator", "coordinator", "--listen", address)
@@ -84,26 +126,51 @@ async def measured(
         async def served() -> bool | None:
             return any("noop" in member.types for member in await client.members()) or None
 
-        async def at_rest() -> bool | None:
-            return not (await etcd.scan(etcd.keyspace.active, keys_only=True)).kvs or None
-
         await until(served, "an executor")
-        await one_operation(client, TABLE, 1000)  # connections, imports, leadership
-        raw = await raw_rate(etcd)
-        one_job = sorted([await one_operation(client, TABLE, 1) for _ in range(ONE_JOB_ROUNDS)])
+        await one_operation(client, TABLE, 1000)
+        yield Installation(client, etcd, coordinator, results)
+    await etcd.close()
+
+
+async def traced_over_plain(plain: Installation, config: EtcdConfig, folder: Path) -> float:
+    """The rate of an installation that sends traces, over that of one that does not: the median of rounds in
+    which both run, in turns first."""
+    received: list[int] = []
+    of_traced = replace(config, prefix=f"{config.prefix}Traced")
+    ratios: list[float] = []
+    with (
+        collector(received) as url,
+        Processes(folder / "traced", {**of_traced.to_env(), VARIABLE: url}) as processes,
+    ):
+        async with installed(of_traced, folder / "traced", processes) as traced:
+            for number in range(TRACED_ROUNDS):
+                pair = (plain, traced) if number % 2 else (traced, plain)
+                took = {each: await each.operation(COMPARED) for each in pair}
+                ratios.append(took[plain] / took[traced])
+    if not received:
+        raise SystemExit("the collector has received nothing")
+    return statistics.median(ratios)
+
+
+async def measured(
+    config: EtcdConfig, folder: Path, processes: Processes, sizes: Sequence[int] = SIZES
+) -> dict[str, float]:
+    """The figures, and tables of them; for sizes of :data:`SIZES`, with :data:`COMPARED` among them."""
+    async with installed(config, folder, processes) as plain:
+        raw = await raw_rate(plain.etcd)
+        one_job = sorted([await one_operation(plain.client, TABLE, 1) for _ in range(ONE_JOB_ROUNDS)])
         taken: dict[int, list[float]] = {}
         marks: dict[int, dict[str, float]] = {}
         grouped: list[float] = []
         for size in sizes:
             taken[size] = []
             for _ in range(ROUNDS[size]):
-                await until(at_rest, "the collector")
-                taken[size].append(await one_operation(client, TABLE, size))
+                taken[size].append(await plain.operation(size))
                 if size == COMPARED:  # in turns: the machine may be busier later
-                    grouped.append(await raw_grouped_rate(etcd, size))
-            marks[size] = json.loads(results.read_text().splitlines()[-1])
-    await etcd.close()
-    memory = peak_mb(coordinator)
+                    grouped.append(await raw_grouped_rate(plain.etcd, size))
+            marks[size] = json.loads(plain.results.read_text().splitlines()[-1])
+        memory = peak_mb(plain.coordinator)
+        traced = await traced_over_plain(plain, config, folder) if LARGEST in sizes else 0.0
     median = {size: statistics.median(times) for size, times in taken.items()}
     rows = [
         (
@@ -140,6 +207,7 @@ async def measured(
         "raw_grouped_per_s": round(raw_grouped),
         "completions_over_grouped_raw": round(rate / raw_grouped, 2),
         **({"seconds_100k": round(median[LARGEST], 2)} if LARGEST in median else {}),
+        **({"traced_over_plain_10k": round(traced, 3)} if traced else {}),
         "coordinator_peak_mb": round(memory),
         "one_job_p50_ms": round(one_job[ONE_JOB_ROUNDS // 2] * 1e3, 2),
     }

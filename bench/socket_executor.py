@@ -31,6 +31,7 @@ from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.operations.jobs import Mark, Verdict
 from distop.operations import Registry
 from distop.process.loop import event_loop
+from distop.process.tracing import Tracer
 
 SLOTS = 2
 
@@ -125,9 +126,11 @@ async def serve(results: Path, held: Path | None = None) -> None:
     config, stop = EtcdConfig.from_env(), asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     client = EtcdClient(config)
-    ledger, launcher = Ledger(client), SocketLauncher(config, results, held)
+    ledger, launcher, tracer = Ledger(client), SocketLauncher(config, results, held), Tracer.from_env("bench")
     await launcher.start()
-    await Runner(ledger, launcher, ServedTypes(Registry(), ["noop"]), RunnerOptions()).serve(stop)
+    served = ServedTypes(Registry(), ["noop"])
+    await Runner(ledger, launcher, served, RunnerOptions(), tracer=tracer).serve(stop)
+    tracer.close()
     await ledger.close()
     await launcher.close()
     await client.close()

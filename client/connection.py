@@ -21,6 +21,7 @@ from distop.client.pace import Pace
 from distop.errors import ArgumentTooLarge, Busy, DistopError, InvalidArgument, Kind, Unavailable
 from distop.errors.wire import from_rpc_error
 from distop.process.threads import check_not_forked
+from distop.process.tracing import own_traceparent
 from distop.proto import distop_pb2_grpc
 
 DEFAULT_PORT = 7070
@@ -258,7 +259,7 @@ class Connection:
         refused, address = False, self.address
         try:
             timeout_s = max(deadline - loop.time(), 0.001) / shares
-            metadata = self._shown.metadata(address)
+            metadata = self._shown.metadata(address) + own_traceparent()
             reply = await rpc(self._service(address))(request, timeout=timeout_s, metadata=metadata)
         except grpc.aio.AioRpcError as error:
             failure = self._failure(error, address)

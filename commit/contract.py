@@ -19,7 +19,7 @@ from enum import Enum
 from functools import cache, cached_property
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, ClassVar, TypeAlias, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
@@ -65,6 +65,14 @@ VARIABLE = "DISTOP_COMMIT_STEPS"
 
 def _nothing() -> None:
     return None
+
+
+class StepTime(NamedTuple):
+    """When one step was prepared or executed, in seconds since the Unix epoch."""
+
+    name: str
+    began: float
+    ended: float
 
 
 # -- transactional steps -----------------------------------------------------------------------------

@@ -16,7 +16,14 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from distop import errors
-from distop.commit.contract import ExternalStep, StepContext, StepRegistry, StepState, default_registry
+from distop.commit.contract import (
+    ExternalStep,
+    StepContext,
+    StepRegistry,
+    StepState,
+    StepTime,
+    default_registry,
+)
 from distop.metastore.crashpoints import reached
 from distop.metastore.records.operation import CommitSequence, StepRecord
 
@@ -81,6 +88,7 @@ def execute(
     only: Collection[int] | None = None,
     registry: StepRegistry | None = None,
     now: Callable[[], float] = time.time,
+    took: list[StepTime] | None = None,
 ) -> dict[int, float]:
     """Make sure that every step of a sequence is done. Blocking.
 
@@ -100,6 +108,8 @@ def execute(
         Indexes of steps that an operator decided to skip.
     only:
         Indexes of the steps of this call; ``None``: all.
+    took:
+        Gets the time that each step took, also if it was found done.
 
     Raises
     ------
@@ -122,6 +132,14 @@ def execute(
     found_done = 0
 
     def execute_one(index: int, record: StepRecord) -> bool:
+        began = time.time()
+        try:
+            return executed(index, record)
+        finally:
+            if took is not None:
+                took.append(StepTime(record.step, began, time.time()))
+
+    def executed(index: int, record: StepRecord) -> bool:
         check()
         step = registry.load_external(record)
         if step.verify(context) is StepState.DONE:

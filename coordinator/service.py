@@ -56,6 +56,7 @@ from distop.process.heap import settle_heap
 from distop.process.systemd import notify_manager
 from distop.process.template import NotLoaded
 from distop.process.tls import Tls
+from distop.process.tracing import Tracer
 
 if TYPE_CHECKING:
     from distop.coordinator.rest.app import RestCatalog
@@ -112,7 +113,7 @@ class Coordinator:
 
     async def run(self) -> None:
         """Serve until :meth:`stop`."""
-        registry = Registry(self.config.operations)
+        registry, tracer = Registry(self.config.operations), Tracer.from_env("coordinator")
         metrics, web_of = self._web()
         client = metrics.etcd_client(self.config.etcd)
         try:
@@ -139,7 +140,9 @@ class Coordinator:
             publishing=Work(registry, working, processes, limit_s=self.config.call_timeout_s),
             answering=Work(registry, answering),
             metrics=metrics,
+            tracer=tracer,
         )
+        metrics.traces(tracer.counts)
         metrics.long_calls(lambda: len(services.planning.long()) + len(services.publishing.long()))
         following = self._following = Following(client, services.caches.leaders)
         policies = Policies(client, self.config.identity.admins)
@@ -192,6 +195,7 @@ class Coordinator:
             working.shutdown(wait=False, cancel_futures=True)
             processes.close()
             await client.close()
+            await asyncio.to_thread(tracer.close)
             log.info("coordinator_stopped", extra={"address": self.address})
 
     def _web(self) -> tuple[Metrics, Callable[[Work, Following, ApiCalls, Tls | None], WebServer] | None]:

@@ -60,10 +60,11 @@ async def families() -> dict[str, list[Metric]]:
     """The metrics that coordinators, executors and sidecars serve which have done nothing yet."""
     client = EtcdClient(EtcdConfig())
     try:
-        ledger = Ledger(client)
+        ledger, coordinator = Ledger(client), PrometheusMetrics()
+        coordinator.traces({"sent": 0})
         return {
-            "coordinator": list(PrometheusMetrics().registry.collect()),
-            "executor": list(executor_metrics(ledger, running=0, taken={}, ended={})),
+            "coordinator": list(coordinator.registry.collect()),
+            "executor": list(executor_metrics(ledger, running=0, taken={}, ended={}, spans={"sent": 0})),
             "sidecar": list(sidecar_metrics(ledger, connected=0, accepted=0, refused=0)),
         }
     finally:

@@ -11,10 +11,14 @@ import json
 import logging
 import sys
 import time
+from contextvars import ContextVar
 from typing import Any, Literal, TextIO
 
 Level = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["text", "json"]
+
+trace_id: ContextVar[str] = ContextVar("trace_id", default="")
+"""The trace that this task works for, as hexadecimal digits: a field of what it logs. Empty: none."""
 
 _FIRST = ("table", "operation", "partition", "epoch")
 """Fields that come first."""
@@ -38,7 +42,8 @@ def configure(level: Level = "info", format: LogFormat = "text", stream: TextIO 
 def event_fields(record: logging.LogRecord) -> dict[str, Any]:
     """The fields that were passed as ``extra``."""
     given = {name: value for name, value in vars(record).items() if name not in _STANDARD}
-    return {name: given.pop(name) for name in _FIRST if name in given} | given
+    first = {name: given.pop(name) for name in _FIRST if name in given}
+    return first | ({"trace_id": trace} if (trace := trace_id.get()) else {}) | given
 
 
 class TextFormatter(logging.Formatter):

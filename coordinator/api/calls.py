@@ -25,6 +25,7 @@ from distop.errors.wire import abort
 from distop.metastore.etcd.deadline import within
 from distop.metastore.records.names import unreadable
 from distop.metastore.records.watermarks import MAX_ENTRY_BYTES
+from distop.process.tracing import callers_span, traceparent_in
 from distop.proto.addresses import caller_of
 
 log = logging.getLogger(__name__)
@@ -246,6 +247,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
     def _unary(self, behavior: Any, decode: Callable[[bytes], Message], method: str) -> Any:
         async def call(data: bytes, context: Context) -> Any:
             def received() -> tuple[Message, Proof]:
+                callers_span.set(traceparent_in(context.invocation_metadata() or ()))
                 return _request(decode, data), _proof(context)
 
             try:

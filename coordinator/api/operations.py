@@ -179,7 +179,10 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
             cache.apply_ops(started.txn.then, started.revision)
         self._caches.results.started(keys.history_prefix, keys.history(operation))
         self._services.metrics.operation_started(body.type)
-        log.info("operation_started", extra={"table": body.table, "operation": str(operation)})
+        with self._services.tracer.inside(started.arg.trace):
+            log.info("operation_started", extra={"table": body.table, "operation": str(operation)})
+        if self._services.tracer.on:
+            self._services.tracer.send(*planning.spans(started.arg))
         tracked = Tracked(keys.operation(operation), started.arg, first_state(started.arg), started.revision)
         return from_tracked(tracked, started.revision)
 

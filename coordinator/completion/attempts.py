@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+import time
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -43,6 +44,10 @@ from distop.metastore.records.operation import (
     Retry,
 )
 from distop.operations.api import DistributedOperation, OperationView
+from distop.process.tracing import Span, Tracer
+
+if TYPE_CHECKING:
+    from distop.commit.contract import StepTime
 
 log = logging.getLogger(__name__)
 
@@ -191,8 +196,8 @@ class Interrupted(BaseException):
 class Outside:
     """Calls for the drivers of one coordinator."""
 
-    def __init__(self, work: Work, parking: Parking) -> None:
-        self._work, self._parking = work, parking
+    def __init__(self, work: Work, parking: Parking, tracer: Tracer) -> None:
+        self._work, self._parking, self.tracer = work, parking, tracer
         self._calls: dict[bytes, asyncio.Task[object]] = {}
 
     async def run(
@@ -229,7 +234,7 @@ class Outside:
 
     async def followed(self, term: Term, tracked: Tracked, label: str, call: Coroutine[Any, Any, T]) -> T:
         """Run a call for an operation; records that it takes long, and :meth:`interrupt` can end it."""
-        calling = asyncio.create_task(call)
+        calling, began, error = asyncio.create_task(call), time.time(), ""
         self._calls[tracked.keys.root] = calling
         try:
             done, _ = await asyncio.wait({calling}, timeout=NOTE_AFTER_S)
@@ -240,10 +245,28 @@ class Outside:
             if calling.cancelled():
                 raise Interrupted
             return calling.result()
+        except Exception as raised:
+            error = text_of(raised)
+            raise
         finally:
+            self.send(term, tracked, label, began, time.time(), error=error)
             self._calls.pop(tracked.keys.root, None)
             calling.cancel()
             await asyncio.gather(calling, return_exceptions=True)
+
+    def send(
+        self, term: Term, tracked: Tracked, name: str, began: float, ended: float, *, error: str = ""
+    ) -> None:
+        """Send the span of a part of the completion."""
+        if self.tracer.on:
+            part = f"{name}/{term.epoch.revision}/{began}"  # each attempt has its own
+            trace = tracked.arg.trace
+            self.tracer.send(Span(trace=trace, part=part, name=name, began=began, ended=ended, error=error))
+
+    def send_steps(self, term: Term, tracked: Tracked, took: Sequence[StepTime]) -> None:
+        """Send the spans of commit steps."""
+        for step in took:
+            self.send(term, tracked, f"step {step.name}", step.began, step.ended)
 
     async def _note_long(self, term: Term, tracked: Tracked, label: str) -> None:
         try:

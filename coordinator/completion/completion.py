@@ -8,6 +8,7 @@ fenced by the epoch, makes the outcome true. If it is refused, it is prepared ag
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
 from functools import partial
@@ -37,7 +38,7 @@ from distop.coordinator.completion.publication import (
     read_view,
 )
 from distop.coordinator.starting.services import Services, Term
-from distop.coordinator.state.tracker import Tracked, event
+from distop.coordinator.state.tracker import LED, TAKEN, WAITS_AGAIN, Tracked, event
 from distop.coordinator.state.tracker import sealed as sealed_event
 from distop.coordinator.work.processes import Surroundings
 from distop.errors import (
@@ -77,13 +78,14 @@ from distop.metastore.records.operation import (
     OperationEvent,
     StepRecord,
 )
-from distop.metastore.records.record import encode_plain
+from distop.metastore.records.record import decode, encode_plain
 from distop.metastore.records.watermarks import FOLD_BYTES
 from distop.metastore.tables.watermarks import make_room
 from distop.operations.api import DistributedOperation, OperationView, facts_of, overrides, reports_facts
+from distop.process.tracing import Span
 
 if TYPE_CHECKING:
-    from distop.commit.contract import Contribution
+    from distop.commit.contract import Contribution, StepTime
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +95,7 @@ class Finishing:
 
     def __init__(self, services: Services) -> None:
         self._client, self._work, self._wall = services.client, services.publishing, services.wall
-        self._metrics, self._caches = services.metrics, services.caches
+        self._metrics, self._caches, self._tracer = services.metrics, services.caches, services.tracer
 
     async def send(
         self,
@@ -115,7 +117,7 @@ class Finishing:
             message = f"{left}; {failure.message}"
             failure = replace(failure, message=message, passes=False, in_doubt=True)
         leave_keys = tracked.arg.stages_files or tracked.total > MAX_KEYS_IN_FINISH
-        operation = tracked.keys.operation
+        operation, began = tracked.keys.operation, time.time()
         fields = {**term.fields, "operation": str(operation)}
         try:
             share = await share_of(
@@ -152,6 +154,8 @@ class Finishing:
                 cache.clear()
             log.info("operation_finished", extra={**fields, "outcome": history.outcome})
             self._metrics.operation_finished(tracked, history)
+            if self._tracer.on and await self._is_own(keys, tracked, became):
+                self._tracer.send(*last_spans(tracked, history, began, follow_up))
             if follow_up is not None:
                 self._metrics.operation_started(follow_up.arg.type)
                 log.info("operation_started", extra={**fields, "operation": str(follow_up.arg.id)})
@@ -166,6 +170,23 @@ class Finishing:
         await self.discard(keys, contributions)
         await self.look_again(tracked, revision)
         return False
+
+    async def _is_own(self, keys: TableKeys, tracked: Tracked, became: Finished) -> bool:
+        """Whether the finish was this leader's, perhaps by a transaction whose reply was lost: then the
+        record has the beginning of this leadership, which no other leader knows."""
+        if became is Finished.DONE:
+            return True
+        kv = await self._client.get(keys.history(tracked.keys.operation))
+        led = [happened for happened in tracked.all_events().events if happened.what == LED]
+        return (
+            kv.exists
+            and led[-1:]
+            == [
+                happened
+                for happened in decode(kv.value, HistoryRecord, kv.key).events
+                if happened.what == LED
+            ][-1:]
+        )
 
     async def discard(self, keys: TableKeys, contributions: list[Contribution] | tuple[()]) -> None:
         """Remove the files of a commit that certainly has not happened."""
@@ -217,6 +238,60 @@ class Finishing:
         )
 
 
+def last_spans(
+    tracked: Tracked, history: HistoryRecord, began: float, follow_up: FollowUpStart | None
+) -> list[Span]:
+    """The spans that the leader sends whose transaction has finished an operation: of the finish, of runs
+    whose executor was lost, of all of it, and of the start of what follows it."""
+    trace, now = tracked.arg.trace, time.time()
+    spans = [Span(trace=trace, part="finish", name="finish", began=began, ended=now)]
+    taken: OperationEvent | None = None
+    for happened in history.events:
+        if happened.what == WAITS_AGAIN and happened.about == "lost" and taken is not None:
+            part, lost = f"lost/{taken.by}/{taken.at}", {"executor": taken.by}
+            error = "LEASE_LOST: the executor has ended without releasing the operation"
+            span = Span(
+                trace=trace,
+                part=part,
+                name="run",
+                began=taken.at,
+                ended=happened.at,
+                attributes=lost,
+                error=error,
+            )
+            spans.append(span)
+        taken = happened if happened.what == TAKEN else taken
+    attributes = {
+        "operation": str(tracked.arg.id),
+        "table": tracked.arg.table,
+        "type": tracked.arg.type,
+        "outcome": history.outcome,
+        "started_by": history.started_by,
+        "jobs": history.partition_count,
+        "failed_jobs": history.failed,
+        "rows": history.count("rows"),
+        "follows": history.follows,
+    }
+    error = f"{history.error_code}: {history.error}" if history.error_code else ""
+    events = [(each.at, each.what, {"by": each.by, "about": each.about}) for each in history.events]
+    spans.append(
+        Span(
+            trace=trace,
+            part="",
+            name=tracked.arg.type,
+            began=history.started_at,
+            ended=now,
+            attributes=attributes,
+            error=error,
+            events=events,
+        )
+    )
+    if follow_up is not None:
+        arg = follow_up.arg
+        spans.append(Span(trace=arg.trace, part="start", name="start", began=arg.started_at, ended=now))
+    return spans
+
+
 MAX_NAMED_ERROR = 120
 """Characters of the error of each failed job that a history record names."""
 
@@ -238,7 +313,7 @@ class Completion:
         self._client, self._registry, self._wall = services.client, services.registry, services.wall
         self._caches = services.caches
         self.parking = Parking(services)
-        self.outside = Outside(services.publishing, self.parking)
+        self.outside = Outside(services.publishing, self.parking, services.tracer)
         self.collector = Collector(services, self.parking)
         self._follow_ups = FollowUps(services)
         self._external = ExternalSteps(services.client, self.outside)
@@ -403,7 +478,11 @@ class Completion:
             run_ops = base.run_ops
             if steps or arg.watermarks:
                 context, label = context_of(keys, base, view), "preparing the commit"
-                contributions = await self.outside.blocking(term, tracked, label, prepare, context, steps)
+                took: list[StepTime] = []
+                contributions = await self.outside.blocking(
+                    term, tracked, label, prepare, context, steps, took
+                )
+                self.outside.send_steps(term, tracked, took)
                 names = ", ".join(dict.fromkeys(step.step for step in steps)) or "watermarks"
                 happened.append(event(self._wall(), "commit prepared", about=names))
             try:

@@ -8,10 +8,12 @@ the step again.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from heapq import nlargest
 from typing import Any
 
 import msgspec
@@ -23,6 +25,7 @@ from distop.commit.contract import (
     FinishContext,
     StepContext,
     StepPlan,
+    StepTime,
     TransactionalStep,
     default_registry,
 )
@@ -162,8 +165,11 @@ def joined(contributions: Iterable[Contribution]) -> Txn:
     return together
 
 
-def prepare(context: FinishContext, steps: list[StepRecord]) -> list[Contribution]:
-    """Every transactional step's contribution, on the given base. Blocking; does not access etcd."""
+def prepare(
+    context: FinishContext, steps: list[StepRecord], took: list[StepTime] | None = None
+) -> list[Contribution]:
+    """Every transactional step's contribution, on the given base; ``took`` gets their times. Blocking; does
+    not access etcd."""
     # The watermark step comes first: if it refuses, no metadata has been written in vain.
     prepared: list[Contribution] = []
     try:
@@ -171,7 +177,10 @@ def prepare(context: FinishContext, steps: list[StepRecord]) -> list[Contributio
         for record in steps:
             step = default_registry().kind(record.step)(record.argument)
             if isinstance(step, TransactionalStep):
+                began = time.time()
                 prepared.append(step.prepare(context))
+                if took is not None:
+                    took.append(StepTime(record.step, began, time.time()))
             elif isinstance(step, StepPlan):
                 prepared.append(Contribution(facts=step.facts(context)))
     except BaseException:
@@ -214,6 +223,9 @@ PARTS = 16
 """Into how many parts a sequence is divided to find the step that its process dies of."""
 
 
+MAX_TIMES = 100
+"""External steps, the slowest, that each have a span in the trace of their operation."""
+
 LISTED_STEPS = 10
 """External steps that each have an event when they are done; of more there is one for each kind."""
 
@@ -254,7 +266,8 @@ class ExternalSteps:
                 label = f"executing commit step {indexes[0]} ({sequence.steps[indexes[0]].step})"
             call = partial(_execute, sequence, present, frozenset(skipped), indexes)
             try:
-                done = await self._outside.run(term, tracked, label, call)
+                done, took = await self._outside.run(term, tracked, label, call)
+                self._outside.send_steps(term, tracked, took)
             except (Crashed, CallTimeout) as error:
                 if len(indexes) == 1:
                     raise StepFailed.of(indexes[0], sequence.steps[indexes[0]], error) from error
@@ -289,15 +302,18 @@ def _execute(
     skip: frozenset[int],
     only: Sequence[int],
     surroundings: Surroundings,
-) -> list[OperationEvent]:
-    done = execute(sequence, context, check=surroundings.check, skip=skip, only=only)
+) -> tuple[list[OperationEvent], list[StepTime]]:
+    took: list[StepTime] = []
+    done = execute(sequence, context, check=surroundings.check, skip=skip, only=only, took=took)
+    slowest = nlargest(MAX_TIMES, took, key=lambda step: step.ended - step.began)
     if len(done) <= LISTED_STEPS:
-        return [event(at, "step done", about=describe(sequence.steps[index])) for index, at in done.items()]
+        events = [event(at, "step done", about=describe(sequence.steps[index])) for index, at in done.items()]
+        return events, slowest
     last, count = dict[str, float](), Counter[str]()
     for index, at in done.items():
         name = sequence.steps[index].step
         last[name], count[name] = max(at, last.get(name, at)), count[name] + 1
-    return [event(at, "steps done", about=f"{count[name]:,} of {name}") for name, at in last.items()]
+    return [event(at, "steps done", about=f"{count[name]:,} of {name}") for name, at in last.items()], slowest
 
 
 def _undo(sequence: CommitSequence, context: StepContext, surroundings: Surroundings) -> Undone:

@@ -16,7 +16,7 @@ from distop.coordinator.backlog.drainer import Drainer
 from distop.coordinator.completion.completion import Completion
 from distop.coordinator.starting.services import Services, Term
 from distop.coordinator.state.actions import Action, Collect, Finish, Resolve, Seal, Wait, decide
-from distop.coordinator.state.tracker import Tracked, event
+from distop.coordinator.state.tracker import LED, Tracked, event
 from distop.coordinator.state.tracker import sealed as sealed_event
 from distop.errors import (
     Busy,
@@ -38,6 +38,7 @@ from distop.metastore.records.keyspace import OperationKeys
 from distop.metastore.records.names import OperationId, escape, prefix_end
 from distop.metastore.records.operation import RUNNING, ErrorRecord, JobCountsRecord, OperationArg
 from distop.metastore.records.record import decode, encode
+from distop.process.tracing import Span
 
 log = logging.getLogger(__name__)
 
@@ -340,7 +341,7 @@ class TableDriver:
         if arg.options.deadline_s is not None:
             # Wall clocks of hosts are compared once, here; then only this host's monotonic clock counts.
             deadline = self._clock() + arg.started_at + arg.options.deadline_s - self._wall()
-        tracked.timeline.lead(event(self._wall(), "led", self._member))
+        tracked.timeline.lead(event(self._wall(), LED, self._member))
         # Another leader has probably driven it before. Its other keys do not say who.
         tracked.timeline.unrecorded |= self._wall() - arg.started_at > TAKES_OVER_S
         self._slots[keys.root] = DrivenOperation(tracked, deadline)
@@ -506,7 +507,7 @@ class TableDriver:
             backs_off = slot.not_before > now and action == slot.action
             if not isinstance(action, Wait) and not backs_off:
                 slot.action = action
-                slot.task = asyncio.create_task(self._perform(slot.tracked, action))
+                slot.task = asyncio.create_task(self._traced(slot.tracked, action))
                 slot.task.add_done_callback(lambda _: self._alarm.ring())
         self._note_idle()
         return now
@@ -543,6 +544,10 @@ class TableDriver:
                 exc_info=defect,
             )
 
+    async def _traced(self, tracked: Tracked, action: Action) -> None:
+        with self._services.tracer.inside(tracked.arg.trace):
+            await self._perform(tracked, action)
+
     async def _perform(self, tracked: Tracked, action: Action) -> None:
         """Perform one action. Its effect on ``tracked`` is applied at once, and again by the watch."""
         self._term.check()
@@ -551,7 +556,8 @@ class TableDriver:
                 error = None
                 if action.code:
                     error = ErrorRecord(code=action.code, message=action.message, at=self._wall())
-                happened = sealed_event(self._wall(), action.after, error)
+                began = self._wall()
+                happened = sealed_event(began, action.after, error)
                 sealed = await seal(
                     self._client,
                     tracked.keys,
@@ -563,6 +569,16 @@ class TableDriver:
                 )
                 if sealed.state == action.after:
                     tracked.timeline.add(happened)
+                    self._services.tracer.send(
+                        Span(
+                            trace=tracked.arg.trace,
+                            part=f"seal/{action.after.decode()}/{self._term.epoch.revision}",
+                            name="seal",
+                            began=began,
+                            ended=self._wall(),
+                            attributes={"state": action.after.decode(), "leader": self._member},
+                        )
+                    )
                 log.info(
                     "operation_sealed",
                     extra={

@@ -36,6 +36,9 @@ class Metrics:
     def long_calls(self, count: Callable[[], int]) -> None:
         """``count`` returns how many calls of user code, and preparations of commits, take long."""
 
+    def traces(self, counts: Mapping[str, int]) -> None:
+        """``counts`` has the spans so far by their outcome; nothing if none are sent."""
+
     def operation_started(self, type_name: str) -> None:
         """A start was accepted here for the first time (a repeated answer does not count)."""
 

@@ -21,7 +21,7 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.metered import EtcdMetrics, MeteredClient
 from distop.metastore.records.operation import HistoryRecord
-from distop.process.http.exposition import process_registry
+from distop.process.http.exposition import process_registry, span_metric
 
 MAX_TYPES = 64
 """Operation types with series of their own; further ones share ``other``."""
@@ -94,6 +94,9 @@ class PrometheusMetrics(Metrics):
     def long_calls(self, count: Callable[[], int]) -> None:
         self._long_calls.set_function(count)
 
+    def traces(self, counts: Mapping[str, int]) -> None:
+        self._led.spans = counts
+
     def operation_started(self, type_name: str) -> None:
         self._started.labels(self._type(type_name)).inc()
 
@@ -129,6 +132,7 @@ class _Led(Collector):
 
     def __init__(self, registry: CollectorRegistry, type_label: Callable[[str], str]) -> None:
         self.now: Callable[[], Led] = dict
+        self.spans: Mapping[str, int] = {}
         self._type = type_label
         self._jobs: Tally[tuple[str, str]] = Tally()
         self._counted: dict[bytes, tuple[int, int]] = {}
@@ -169,6 +173,8 @@ class _Led(Collector):
         yield _family(GaugeMetricFamily, "distop_operations_parked", stuck, ["type"], parked)
         left = "Jobs without a result, of operations led here"
         yield _family(GaugeMetricFamily, "distop_jobs_unfinished", left, ["type"], undone)
+        if self.spans:
+            yield span_metric(self.spans)
         help_text = "Results of jobs seen by leaders here"
         yield _family(CounterMetricFamily, "distop_jobs_finished", help_text, by_state, self._jobs)
 

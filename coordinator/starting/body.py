@@ -32,6 +32,7 @@ from distop.metastore.records.operation import (
 from distop.metastore.records.table import TableRecord
 from distop.metastore.tables.audit import acting
 from distop.operations.api import DistributedOperation, Plan, Scope, is_swept
+from distop.process.tracing import callers_span
 from distop.proto import distop_pb2 as pb
 from distop.proto.identity import own_version
 from distop.proto.json_text import from_json, to_json
@@ -242,6 +243,7 @@ def operation_arg(
         effect=kind.effect,
         distop=own_version(),
         then=wanted.then,
+        traceparent=callers_span.get(),
         follows=follows,
         batches=list(batches),
         unordered=unordered,

@@ -144,7 +144,11 @@ class Launcher:
         if not await self.settled(txn, self._after):
             self._planning = planned, loop.time(), planning
             return Launched.LOST
-        log.info("launched", extra={"table": keys.name, "of": whose, "operation": str(arg.id)})
+        tracer = self._services.tracer
+        with tracer.inside(arg.trace):
+            log.info("launched", extra={"table": keys.name, "of": whose, "operation": str(arg.id)})
+        if tracer.on:
+            tracer.send(*planning.spans(arg))
         return Launched.STARTED
 
     def forget(self) -> None:

@@ -4,6 +4,7 @@ bounded in number and time. A plan that is older than the state to start from is
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import replace
@@ -23,9 +24,11 @@ from distop.metastore.operations.runs import active_operations
 from distop.metastore.operations.starting import TableState
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.names import check_partition
+from distop.metastore.records.operation import OperationArg
 from distop.metastore.records.watermarks import check_room
 from distop.metastore.tables.watermarks import marks_at
 from distop.operations.api import DistributedOperation, Plan, PlanRequest, checked, make_plan, stages_files
+from distop.process.tracing import Span
 
 T = TypeVar("T")
 
@@ -128,6 +131,7 @@ class Planning:
         self._until = asyncio.get_running_loop().time() + (deadline_s or 0.0)
         self._made: tuple[Plan, PlanRequest] | None = None
         self._planned_on: tuple[KeyValue, ...] = ()
+        self._took = 0.0, 0.0
 
     async def on(self, state: TableState) -> Plan:
         """The plan for the given state of the table: the earlier one, where it is still valid.
@@ -145,11 +149,21 @@ class Planning:
                     f"table {self._keys.name!r} has changed before {self.kind.type} was planned, again and "
                     f"again for {self._deadline_s:.0f} s"
                 )
-        planner, limits = self._planner, (left_s, self._whose)
+        planner, limits, began = self._planner, (left_s, self._whose), time.time()
         if self._made is None or not await planner.holds(self.kind, *self._made, request, *limits):
             self._made = await planner.plan(self.kind, request, *limits), request
         self._planned_on = state.planned_on
+        self._took = began, time.time()
         return self._made[0]
+
+    def spans(self, arg: OperationArg) -> tuple[Span, Span]:
+        """The spans of the operation's start, which has just happened, and of its plan."""
+        began, ended = self._took
+        start = Span(trace=arg.trace, part="start", name="start", began=arg.started_at, ended=time.time())
+        plan = {"jobs": arg.partition_count, "dynamic": arg.dynamic}
+        return start, Span(
+            trace=arg.trace, part="plan", name="plan", began=began, ended=ended, attributes=plan
+        )
 
     def is_for(self, state: TableState) -> bool:
         """Whether there is a plan for exactly this state."""

@@ -18,6 +18,7 @@ from distop.metastore.members.lease import LeaseSession
 from distop.metastore.records.keyspace import TableKeys
 from distop.operations.registry import Registry
 from distop.process.clock import boot_clock
+from distop.process.tracing import Tracer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +35,7 @@ class Services:
     metrics: Metrics = field(default_factory=Metrics)
     caches: LeaderCaches = field(default_factory=LeaderCaches)
     admission: Admission = field(default_factory=Admission)
+    tracer: Tracer = field(default_factory=Tracer)
     clock: Callable[[], float] = boot_clock
     """Monotonic seconds, for timers."""
     wall: Callable[[], float] = time.time

@@ -43,7 +43,7 @@ _MAX_TEXT, _MAX_NAME = 200, 100
 
 R = TypeVar("R", bound=Record)
 
-TAKEN, WAITS_AGAIN = "taken", "waits again"
+TAKEN, WAITS_AGAIN, LED = "taken", "waits again", "led"
 
 
 def event(at: float, kind: str, by: str = "", about: str = "") -> OperationEvent:

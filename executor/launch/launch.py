@@ -227,7 +227,7 @@ async def summed(tasks: Sequence[asyncio.Future[TaskSummary]]) -> TaskSummary:
     """What all tasks did, once all have ended; raises the error of the first one that failed."""
     if tasks:
         await asyncio.wait(tasks)
-    return sum((task.result() for task in tasks), TaskSummary())
+    return TaskSummary.total([task.result() for task in tasks])
 
 
 class LocalFrame:

@@ -207,7 +207,7 @@ class SparkTasks(SparkJob[TaskSummary]):
         ended: list[TaskSummary] = (
             self._context.parallelize(packs, max(1, len(packs))).mapPartitions(self._task).collect()
         )
-        return sum(ended, TaskSummary())
+        return TaskSummary.total(ended)
 
 
 def master_away(master: str) -> str:

@@ -9,6 +9,7 @@ from prometheus_client.core import Metric
 from distop.executor.host.metrics import counter, gauge
 from distop.executor.ledger.ledger import Ledger
 from distop.process.clock import boot_clock
+from distop.process.http.exposition import span_metric
 
 
 def ledger_metrics(ledger: Ledger) -> Iterator[Metric]:
@@ -39,10 +40,17 @@ def sidecar_metrics(ledger: Ledger, *, connected: int, accepted: int, refused: i
 
 
 def executor_metrics(
-    ledger: Ledger, *, running: int, taken: Mapping[str, int], ended: Mapping[tuple[str, str], int]
+    ledger: Ledger,
+    *,
+    running: int,
+    taken: Mapping[str, int],
+    ended: Mapping[tuple[str, str], int],
+    spans: Mapping[str, int],
 ) -> Iterator[Metric]:
     """The metrics of an executor: with operations taken, by type, and runs that ended, by type and how."""
     yield from ledger_metrics(ledger)
+    if spans:
+        yield span_metric(spans)
     yield gauge("distop_runs", "Operations that run here", running)
     by_type = {(kind,): count for kind, count in taken.items()}
     yield counter("distop_runs_taken", "Operations taken to be run here", ["type"], by_type)

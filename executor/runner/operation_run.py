@@ -20,12 +20,13 @@ from distop.executor.host.scratch import Scratch
 from distop.executor.host.sidecar_folder import SidecarFolder
 from distop.executor.launch.launch import Launch, LaunchedFrame, LaunchedTasks, TaskLauncher
 from distop.executor.ledger.ledger import Ledger
-from distop.executor.task.task import FrameResult, TaskWork
+from distop.executor.task.task import FrameResult, TaskTime, TaskWork, longest
 from distop.metastore.crashpoints import reached
 from distop.metastore.operations.jobs import Mark, Outcome, Tried, Verdict, failure_record, read_tries
 from distop.metastore.operations.runs import DynamicRun, Run, Taken, why_over, without_result
 from distop.operations import DistributedOperation
 from distop.process.followers import kept_running
+from distop.process.tracing import Span
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +90,8 @@ class OperationRun:
         """Why the last launch failed."""
         self._given_up: asyncio.Future[None] | None = None
         self._given_up_left = 0
+        self.times: list[TaskTime] = []
+        """Of the tasks that have ended, the longest."""
 
     def cancel(self, reason: str) -> None:
         """Cancel its tasks; :meth:`finish` returns once they have ended."""
@@ -103,6 +106,42 @@ class OperationRun:
             return ""
         now = await asyncio.to_thread(self._launched.held_up) if self._launched is not None else ""
         return now or (f"its jobs are launched again after: {self._failed}" if self._failed else "")
+
+    def spans(self, member: str, began: float, end: str) -> list[Span]:
+        """The spans of this run, which has ended, of its tasks, and of slow and failed jobs."""
+        token, trace = self.run.token, self.taken.arg.trace
+        attributes = {"executor": member, "run": token, "end": end, "reason": self.over or self.left}
+        run = Span(
+            trace=trace,
+            part=f"run/{token}",
+            name="run",
+            began=began,
+            ended=self._clock(),
+            attributes=attributes,
+            error=self.left,
+        )
+        spans = [run]
+        for number, task in enumerate(self.times):
+            where = {"run": token, "task": task.name, "host": task.host}
+            each = f"task/{token}/{number}"
+            spans.append(
+                Span(
+                    trace=trace, part=each, name="task", began=task.began, ended=task.ended, attributes=where
+                )
+            )
+            for index, job in enumerate(task.jobs):
+                spans.append(
+                    Span(
+                        trace=trace,
+                        part=f"{each}/{index}",
+                        name="job",
+                        began=job.began,
+                        ended=job.ended,
+                        attributes={**where, "partition": job.partition},
+                        error=job.error,
+                    )
+                )
+        return spans
 
     def run_over(self, run: Run, reason: str) -> None:
         """A call of :class:`~distop.executor.ledger.oversight.RunListener`."""
@@ -186,6 +225,7 @@ class OperationRun:
             return error.message
         finally:
             self._launched = None
+        self.times = longest([*self.times, *summary.times])
         left = len(partitions) - summary.finished
         return f"{left} of {len(partitions)} jobs were left without a result" if left > 0 else ""
 
@@ -332,6 +372,7 @@ class DynamicOperationRun(OperationRun):
         noting = asyncio.create_task(kept_running("progress", partial(self._note, counted, launched)))
         try:
             results = await self._in_time(launched)
+            self.times = longest(result.time for result in results if result.time is not None)
             reached("compute.after")
             return results
         except LaunchFailed as error:

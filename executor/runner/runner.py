@@ -32,6 +32,7 @@ from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import RunnerRecord
 from distop.operations import DistributedOperation
 from distop.process.followers import kept_running
+from distop.process.tracing import Tracer
 
 log = logging.getLogger(__name__)
 
@@ -55,12 +56,13 @@ class Runner:
         clock: Callable[[], float] = time.time,
         rng: random.Random | None = None,
         tally: Tally | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         self.member = registration.incarnation("runner")
         self._client, self._keyspace = ledger.client, ledger.client.keyspace
         self._ledger, self._launcher, self._types, self._options = ledger, launcher, types, options
         self._clock, self._rng = clock, rng or random.Random()
-        self._tally = tally or Tally()
+        self._tally, self._tracer = tally or Tally(), tracer or Tracer()
         self._session = LeaseSession(self._client, options.lease_ttl_s)
         self._working: dict[OperationId, asyncio.Task[bool]] = {}
         """Operations that are being taken, and those that run here."""
@@ -187,7 +189,8 @@ class Runner:
         try:
             taken = await take_operation(self._client, keys, record, self._session.lease_id)
             if taken is not None:
-                await self._run(kind, taken)
+                with self._tracer.inside(taken.arg.trace):
+                    await self._run(kind, taken)
             self._waiting.refused |= taken is None
             return False
         except CorruptRecord as error:
@@ -214,13 +217,14 @@ class Runner:
         self._runs[operation] = run
         self._tally.taken[operation.type] += 1
         self._tally.running += 1
+        began = self._clock()
         try:
-            await self._see_through(operation, run)
+            await self._see_through(operation, run, began)
         finally:
             self._tally.running -= 1
             del self._runs[operation]
 
-    async def _see_through(self, operation: OperationId, run: OperationRun) -> None:
+    async def _see_through(self, operation: OperationId, run: OperationRun, began: float) -> None:
         try:
             end = await run.finish()
         except LauncherBroken as error:
@@ -231,6 +235,8 @@ class Runner:
             log.exception("run_failed", extra={"operation": str(operation)})
             end, run.left = End.LEFT, last_line(error)
         self._tally.ended[operation.type, end.value] += 1
+        if self._tracer.on:
+            self._tracer.send(*run.spans(self.member, began, end.value))
         log.info("run_ended", extra={"operation": str(operation), "end": end.value, "reason": run.over})
         again = end is End.LEFT or run.over == PAUSED
         if end is End.LEFT:

@@ -29,6 +29,7 @@ from distop.process.followers import kept_running
 from distop.process.heap import settle_heap
 from distop.process.loop import event_loop, event_of
 from distop.process.systemd import notify_manager
+from distop.process.tracing import Tracer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -161,7 +162,7 @@ async def serve(
     ExtraMissing
         The master is a Spark master, and Spark is not installed here.
     """
-    ledger, tally = Ledger(client), Tally()
+    ledger, tally, tracer = Ledger(client), Tally(), Tracer.from_env("executor")
     launcher = make_launcher(ledger, config, session)
     folder = SidecarFolder.of(config.etcd.endpoints, config.etcd.prefix)
     sweep: asyncio.Task[None] | None = None
@@ -172,14 +173,22 @@ async def serve(
             from distop.executor.ledger.metrics import executor_metrics, is_registered
 
             await metrics.start(
-                lambda: executor_metrics(ledger, running=tally.running, taken=tally.taken, ended=tally.ended),
+                lambda: executor_metrics(
+                    ledger,
+                    running=tally.running,
+                    taken=tally.taken,
+                    ended=tally.ended,
+                    spans=tracer.counts,
+                ),
                 lambda: is_registered(ledger),
             )
         # If jobs run in threads, there may be no sidecar that does it.
         sweep = asyncio.create_task(kept_running("scratch", partial(keep_swept, client, folder.scratch)))
         served = False
         while not stop.is_set():
-            runner = Runner(ledger, launcher, types, config.runner, rng=random.Random(), tally=tally)
+            runner = Runner(
+                ledger, launcher, types, config.runner, rng=random.Random(), tally=tally, tracer=tracer
+            )
             ready(runner.member)
             try:
                 await runner.serve(stop)
@@ -199,6 +208,7 @@ async def serve(
             await asyncio.gather(sweep, return_exceptions=True)
         await ledger.close()
         await launcher.close()
+        await asyncio.to_thread(tracer.close)
 
 
 def require_spark(master: str) -> None:

@@ -17,12 +17,14 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from heapq import nlargest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,12 +49,39 @@ log = logging.getLogger(__name__)
 LONGEST_PAUSE_S = 30.0
 """Longest back-off between attempts at one job (if the first one is not longer)."""
 
+SLOW_JOB_S = 1.0
+"""Jobs that take at least so long may get a span of their own in the trace of their operation."""
+MAX_TASK_TIMES, MAX_JOB_TIMES = 200, 8
+"""Tasks of a launch, and jobs of a task, whose times are reported."""
+
 SHORTEST_GRACE_S, LONGEST_GRACE_S = 2.0, 10.0
 """Grace after an attempt's timeout before it counts as hanging: as long as the timeout, within these
 bounds."""
 
 
-class TaskSummary(msgspec.Struct, array_like=True):
+class JobTime(msgspec.Struct, array_like=True):
+    """How long one job took; times are in seconds since the Unix epoch."""
+
+    partition: str
+    began: float
+    ended: float
+    error: str = ""
+    """``CODE: message``, if it failed."""
+
+
+class TaskTime(msgspec.Struct, array_like=True):
+    """How long one task took; times are in seconds since the Unix epoch."""
+
+    name: str
+    host: str
+    began: float
+    ended: float
+    jobs: list[JobTime] = []
+    """Failed and slow ones: :data:`MAX_JOB_TIMES` at most."""
+
+
+@dataclass
+class TaskSummary:
     """The results of a task's jobs."""
 
     won: int = 0
@@ -63,15 +92,30 @@ class TaskSummary(msgspec.Struct, array_like=True):
     unknown: int = 0
     failed: int = 0
     """How many of ``won`` and ``lost`` failed here."""
+    times: list[TaskTime] = field(default_factory=list, compare=False)
+    """Of the task; of several tasks the longest, :data:`MAX_TASK_TIMES` at most."""
 
     @property
     def finished(self) -> int:
         """Jobs that certainly have a result now."""
         return self.won + self.lost
 
-    def __add__(self, other: TaskSummary) -> TaskSummary:
-        mine, others = msgspec.structs.astuple(self), msgspec.structs.astuple(other)
-        return TaskSummary(*(a + b for a, b in zip(mine, others, strict=True)))
+    @classmethod
+    def total(cls, summaries: Collection[TaskSummary]) -> TaskSummary:
+        """The results of several tasks."""
+        return cls(
+            won=sum(each.won for each in summaries),
+            lost=sum(each.lost for each in summaries),
+            gone=sum(each.gone for each in summaries),
+            unknown=sum(each.unknown for each in summaries),
+            failed=sum(each.failed for each in summaries),
+            times=longest(time for each in summaries for time in each.times),
+        )
+
+
+def longest(times: Iterable[TaskTime]) -> list[TaskTime]:
+    """The longest tasks of many, for the trace of their operation."""
+    return nlargest(MAX_TASK_TIMES, times, key=lambda task: task.ended - task.began)
 
 
 class TaskJob(JobContext):
@@ -212,10 +256,13 @@ class Task:
     rng: random.Random = field(default_factory=random.Random)
     summary: TaskSummary = field(default_factory=TaskSummary)
     _attempts: int = 0
+    _error: str = ""
+    """Why the last job failed."""
 
     def __post_init__(self) -> None:
         # (stage, partition, attempt number) of Spark is not unique after a stage is retried; this is.
         self._prefix = f"{self.session.token}-{self.name}-{self.rng.getrandbits(48):012x}"
+        self._time = TaskTime(self.name, os.uname().nodename, self.clock(), 0.0)
 
     def run(self, partitions: Iterable[str]) -> TaskSummary:
         """Do these jobs; returns when each has been accounted for.
@@ -229,10 +276,22 @@ class Task:
             if self.session.over:
                 self.summary.gone += 1
                 continue  # to the end: Spark does not reuse a worker that leaves its input unread
+            began, self._error = self.clock(), ""
             self._do(partition)
+            self._note_time(partition, began)
             self._act_on(self.session.settled())
         self._act_on(self.session.drain())
+        self._time.ended = self.clock()
+        self.summary.times = [self._time]
         return self.summary
+
+    def _note_time(self, partition: str, began: float) -> None:
+        """Remember how long a job took, if it failed or is among the slowest."""
+        if not self._error and self.clock() - began < SLOW_JOB_S:
+            return
+        jobs = [*self._time.jobs, JobTime(partition, began, self.clock(), self._error)]
+        worst = nlargest(MAX_JOB_TIMES, jobs, key=lambda job: (bool(job.error), job.ended - job.began))
+        self._time.jobs = worst
 
     # -- one job -------------------------------------------------------------------------------------
 
@@ -347,6 +406,7 @@ class Task:
         """Mark a job failed, with the ``CODE: message`` of its last attempt."""
         code, _, text = error.partition(": ")
         self.summary.failed += 1
+        self._error = error
         self._mark(job, jobs.failure_record(job.attempt, code, text, self.clock()))
 
     def _mark(self, job: TaskJob, value: bytes) -> None:
@@ -411,6 +471,7 @@ class FrameResult(msgspec.Struct, frozen=True, array_like=True):
     attempt: str
     value: bytes
     """The record to mark; empty: none, since the job has failed for good, or is no longer needed."""
+    time: TaskTime | None = None
 
 
 class FrameJob(TaskJob):
@@ -448,6 +509,7 @@ def run_frame_job(
     """
     bits = (rng or random.Random()).getrandbits(48)
     attempt = f"{work.run_token}-{name}-{bits:012x}-1"
+    took = TaskTime(name, os.uname().nodename, time.time(), 0.0)
     session: TaskSession[TaskJob] = TaskSession(port, str(work.arg.id), work.run_token, claims=False)
     try:
         job = FrameJob(session, work, str(partition), attempt, rows)
@@ -470,7 +532,8 @@ def run_frame_job(
                 session.mark(jobs.Mark(str(partition), attempt, failure), job)
                 session.drain()
             return FrameResult(partition, stage, attempt, b"")
-        return FrameResult(partition, stage, attempt, value)
+        took.ended = time.time()
+        return FrameResult(partition, stage, attempt, value, took)
     finally:
         session.close()
 

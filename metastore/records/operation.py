@@ -16,6 +16,7 @@ import msgspec
 from distop.errors import InvalidArgument
 from distop.metastore.records.names import OperationId
 from distop.metastore.records.record import Record
+from distop.process.tracing import Trace
 
 JOB_BACKOFF_S = 0.1
 MAX_JOB_BACKOFF_S = 600.0
@@ -276,12 +277,19 @@ class OperationArg(Record, kw_only=True):
     """What its finish starts, if it succeeds."""
     follows: str = ""
     """The operation whose finish has started it."""
+    traceparent: str = ""
+    """The span of the caller that has started it, as W3C Trace Context writes it."""
     asked: str = ""
     """The caller's argument, shortened, as JSON in the caller's order: for people."""
 
     @property
     def id(self) -> OperationId:
         return OperationId(self.table, self.type, self.instance, self.object)
+
+    @property
+    def trace(self) -> Trace:
+        """The trace of the operation, the same in every process."""
+        return Trace(f"{self.id}/{self.uuid}", self.traceparent)
 
     def partition_names(self) -> list[str]:
         if self.partitions is not None:

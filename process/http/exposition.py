@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib.metadata import version
 
 from prometheus_client import CollectorRegistry, GCCollector, Info, PlatformCollector, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
@@ -18,6 +20,16 @@ def process_registry() -> CollectorRegistry:
     PlatformCollector(registry=registry)
     GCCollector(registry=registry)
     return registry
+
+
+def span_metric(counts: Mapping[str, int]) -> Metric:
+    """The spans of traces so far, by what became of them: :attr:`~distop.process.tracing.Tracer.counts`."""
+    metric = CounterMetricFamily(
+        "distop_trace_spans", "Spans of traces, by what became of them", labels=["outcome"]
+    )
+    for outcome, count in sorted(counts.items()):
+        metric.add_metric([outcome], count)
+    return metric
 
 
 def show_metrics(request: Request, registry: CollectorRegistry) -> Response:

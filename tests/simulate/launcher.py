@@ -73,7 +73,7 @@ class Tasks:
     async def wait(self) -> TaskSummary:
         if self._tasks:
             await asyncio.wait(self._tasks)
-        return sum((task.result() for task in self._tasks), TaskSummary())
+        return TaskSummary.total([task.result() for task in self._tasks])
 
 
 class _Task:
@@ -87,14 +87,14 @@ class _Task:
         self._lost: set[int] = set()
 
     async def run(self) -> TaskSummary:
-        summary, tasks = TaskSummary(), self._tasks
+        done, tasks = list[TaskSummary](), self._tasks
         try:
             while tasks._waiting and not tasks._over:
-                summary += await self._job(tasks._waiting.popleft())
+                done.append(await self._job(tasks._waiting.popleft()))
         finally:
             self.closed = True
             tasks._ledger.desk.claimant_gone(self)
-        return summary
+        return TaskSummary.total(done)
 
     async def _job(self, partition: str) -> TaskSummary:
         tasks, chance = self._tasks, self._tasks._chance

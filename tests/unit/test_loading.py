@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+OF_TRACES = {"opentelemetry"}
 OF_METRICS = {"starlette", "uvicorn", "prometheus_client", "h11", "anyio"}
 OF_TABLES = {"pyiceberg", "pydantic", "pyarrow", "pandas", "numpy", "fsspec", "pyspark", "duckdb"}
 """Two thirds of the processor time of a coordinator's start, if it loaded them then."""
@@ -22,7 +23,7 @@ def test_a_service_loads_what_metrics_and_tables_need_when_it_needs_it(module: s
     )
     loaded = set(done.stdout.split())
     assert "distop" in loaded
-    assert not loaded & (OF_METRICS | OF_TABLES)
+    assert not loaded & (OF_METRICS | OF_TABLES | OF_TRACES)
 
 
 def test_import_distop_loads_no_package_and_every_name_of_it_is_found() -> None:

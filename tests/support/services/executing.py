@@ -36,6 +36,7 @@ from distop.metastore.records.operation import (
 )
 from distop.metastore.records.record import decode, encode
 from distop.operations import Registry
+from distop.process.tracing import Tracer
 from support.repository import TESTS as TESTS
 from support.services import preloaded
 from support.services.leases import LEASE_S, TTL_S
@@ -139,6 +140,7 @@ async def runner(
     slots: int = 4,
     serving: Sequence[str] | None = None,
     more: Sequence[str] = (),
+    tracer: Tracer | None = None,
     **options: Any,
 ) -> AsyncIterator[tuple[Runner, asyncio.Event]]:
     """A runner with threads for tasks, in this event loop; with the event that stops it.
@@ -148,7 +150,7 @@ async def runner(
     ledger, stop = Ledger(client), asyncio.Event()
     types = ServedTypes(Registry([*WORK_TYPES.split(","), *more]), serving)
     given = RunnerOptions(**{"lease_ttl_s": LEASE_S, "resync_s": 1.0, **options})
-    made = Runner(ledger, LocalLauncher(ledger, slots=slots), types, given)
+    made = Runner(ledger, LocalLauncher(ledger, slots=slots), types, given, tracer=tracer)
     task = asyncio.create_task(made.serve(stop))
     member = client.keyspace.executor(made.member)
 

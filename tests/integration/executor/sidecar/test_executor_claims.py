@@ -216,7 +216,7 @@ async def test_a_pause_frees_the_job_once_its_attempt_has_ended(host: Host, at: 
             await eventually(lambda: any(run.over for run in worker._runs.values()))
             assert await host.owner(taken) == owner
             host.release()
-        assert await running == TaskSummary(**({"won": 1} if at == "deaf_at" else {"gone": 1}))
+        assert await running == (TaskSummary(won=1) if at == "deaf_at" else TaskSummary(gone=1))
         await eventually(lambda: host.is_free(taken))
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from distop.executor.runner import operation_run
 from distop.executor.runner.operation_run import DynamicOperationRun
+from distop.executor.task.task import FrameResult
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.operations.runs import Run, Taken
 from distop.metastore.records.keyspace import Keyspace
@@ -24,7 +25,12 @@ async def test_progress_is_recorded_again_after_a_defect(
     monkeypatch.setattr(operation_run, "NOTE_EVERY_S", 0.0)
     noted = asyncio.Event()
     counted = Mock(note=AsyncMock(side_effect=lambda *_: noted.set()))
-    launched = Mock(wait=AsyncMock(side_effect=noted.wait))
+
+    async def results() -> list[FrameResult]:
+        await noted.wait()
+        return []
+
+    launched = Mock(wait=results)
     launched.progress = AsyncMock(
         side_effect=itertools.chain([RuntimeError("odd")], itertools.repeat((2, 1)))
     )
