@@ -105,7 +105,7 @@ class Tools:
         """One operation: state, jobs, argument, error, facts, its events with times, and stack traces of user
         code."""
         handle = self._client.operation(operation)
-        return {"operation": handle.get(events=True), "traces": handle.traces()}
+        return {"operation": handle.get(events=True), "traces": handle.logs()}
 
     def members(self, limit: Limit = ITEMS) -> Any:
         """The live coordinators and executors, and which coordinator leads which table."""

@@ -142,7 +142,7 @@ class OperationHandle(_Blocking):
 
     get = _blocking(AsyncOperationHandle.get)
     events = _blocking(AsyncOperationHandle.events)
-    traces = _blocking(AsyncOperationHandle.traces)
+    logs = _blocking(AsyncOperationHandle.logs)
     watch = _iterating(AsyncOperationHandle.watch)
     wait = _blocking(AsyncOperationHandle.wait)
     result = _blocking(AsyncOperationHandle.result)

@@ -114,7 +114,7 @@ class AsyncOperationHandle(NamedCalls):
         """What has happened to it, in the order of the times."""
         return (await self.get(events=True)).events
 
-    async def traces(self) -> Sequence[Trace]:
+    async def logs(self) -> Sequence[Trace]:
         """Stack traces of user code in it, the earliest first; the last ones are stored."""
         reply = await self._call("ListTraces", of="GetOperation", name=self.name)
         return [Trace.from_proto(trace) for trace in reply.traces]

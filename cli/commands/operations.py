@@ -231,7 +231,7 @@ def logs(session: Connected, operation: Name) -> None:
 
     The last ones are stored, in the storage of the table.
     """
-    session.listed("traces", iter(session.client.operation(operation).traces()), 0)
+    session.listed("traces", iter(session.client.operation(operation).logs()), 0)
 
 
 @command(group)

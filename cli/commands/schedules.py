@@ -9,11 +9,14 @@ import typer
 from distop.cli.commands.operations import show_started
 from distop.cli.options.bundles import command
 from distop.cli.options.parsing import parse_duration
-from distop.cli.options.session import Connected, JsonArgument, Reason, TableName, Wait
+from distop.cli.options.session import Connected, JsonArgument, Reason, TableName, Wait, complete_schedule
 
 group = typer.Typer(no_args_is_help=True, help="Schedules that start operations, at times or on a condition.")
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Of the schedule.")]
+NewName = Annotated[str, typer.Argument(metavar="NAME", help="Of the schedule.")]
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="Of the schedule.", autocompletion=complete_schedule)
+]
 
 
 @command(group)
@@ -21,7 +24,7 @@ def add(
     argument: JsonArgument,
     session: Connected,
     table: TableName,
-    name: Name,
+    name: NewName,
     type: Annotated[str, typer.Argument(metavar="TYPE", help="Operation to start, such as compact.")],
     cron: Annotated[str, typer.Option(metavar="CRON", help="At these times: '30 3 * * *'.")] = "",
     timezone: Annotated[

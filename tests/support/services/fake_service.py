@@ -38,6 +38,7 @@ class World:
     contents: dict[str, pb.TableContent] = field(default_factory=dict)
     snapshots: list[pb.Snapshot] = field(default_factory=list)
     watermarks: list[pb.Watermark] = field(default_factory=list)
+    schedules: list[pb.Schedule] = field(default_factory=list)
     members: list[pb.Member] = field(default_factory=list)
     leaders: list[pb.Leader] = field(default_factory=list)
     indexes: list[pb.Index] = field(default_factory=list)
@@ -64,6 +65,7 @@ class World:
 class FakeService(
     distop_pb2_grpc.OperationServiceServicer,
     distop_pb2_grpc.TableServiceServicer,
+    distop_pb2_grpc.ScheduleServiceServicer,
     distop_pb2_grpc.ClusterServiceServicer,
     distop_pb2_grpc.IndexServiceServicer,
 ):
@@ -267,6 +269,10 @@ class FakeService(
         await self._enter("snapshots", request, context)
         return pb.ListSnapshotsResponse(snapshots=self.world.snapshots)
 
+    async def ListSchedules(self, request: Any, context: Context) -> pb.ListSchedulesResponse:
+        await self._enter("schedules", request, context)
+        return pb.ListSchedulesResponse(schedules=self.world.schedules)
+
     async def GetWatermarks(self, request: Any, context: Context) -> pb.GetWatermarksResponse:
         await self._enter("watermarks", request, context)
         rows = [row for row in self.world.watermarks if request.source in ("", row.source)]
@@ -324,6 +330,7 @@ async def serving(service: FakeService, port: int = 0) -> AsyncIterator[str]:
     distop_pb2_grpc.add_TableServiceServicer_to_server(service, server)
     distop_pb2_grpc.add_IndexServiceServicer_to_server(service, server)
     distop_pb2_grpc.add_ClusterServiceServicer_to_server(service, server)
+    distop_pb2_grpc.add_ScheduleServiceServicer_to_server(service, server)
     port = server.add_insecure_port(f"127.0.0.1:{port}")
     await server.start()
     try:

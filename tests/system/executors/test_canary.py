@@ -299,7 +299,7 @@ async def use(doors: dict[str, str], work: Path, canaries: Canaries, s3: S3, sid
         canaries.search("the trail", [entry async for entry in client.audit()])
         canaries.search("the doctor", await client.diagnose(deep=True))
         for name in operations:
-            canaries.search("stack traces", await client.operation(name).traces())
+            canaries.search("stack traces", await client.operation(name).logs())
     await look(doors, operations, canaries)
 
 

@@ -571,6 +571,12 @@ def test_a_shell_completes_names(service: FakeService) -> None:
     assert completed("table", "why", "") == ["flights", "planes"]
     assert completed("operation", "show", "fl") == ["flights/"]
     assert completed("operation", "watch", "flights/") == ["flights/noop/9"]
+    service.world.schedules = [pb.Schedule(name="nightly"), pb.Schedule(name="weekly")]
+    assert completed("schedule", "pause", "flights", "n") == ["nightly"]
+    for number in range(300):
+        service.world.tables[f"many{number:03}"] = pb.Table(name=f"many{number:03}")
+    assert len(completed("table", "why", "many")) == 100
+    assert completed("table", "why", "planes") == ["planes"]
     assert completed("table", "why", "", DISTOP_ADDRESS=f"127.0.0.1:{free_port()}") == []
 
 
