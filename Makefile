@@ -286,6 +286,10 @@ bench-catalog: setup ## commits per second to one table and to 100, against pyic
 bench-merge: setup ## rows merged into a table by keys, against Spark's join and pyiceberg's upsert
 	$(BIN)/python bench/merge.py $(ARGS)
 
+.PHONY: screenshots
+screenshots: setup ## pictures of every page from a run with kills, in build/screenshots; needs Chromium
+	PYTHONPATH=tests $(BIN)/python tests/screenshots.py $(ARGS)
+
 .PHONY: bench-page
 bench-page: setup ## the page with 10,000 tables and an operation of 100,000 jobs
 	$(BIN)/python bench/page.py $(ARGS)

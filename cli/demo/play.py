@@ -77,7 +77,7 @@ def _run(folder: Path, console: Console, master: str) -> list[Check]:
         config = EtcdConfig(endpoints=(etcd.endpoint,))
         stage = Stage(folder, config, console, master=master)
         try:
-            return _acts(stage, days)
+            return acts(stage, days)
         finally:
             stage.client.close()
             stage.catalog.close()
@@ -85,7 +85,7 @@ def _run(folder: Path, console: Console, master: str) -> list[Check]:
             end_sidecar(config)
 
 
-def _acts(stage: Stage, days: Counter[str]) -> list[Check]:
+def acts(stage: Stage, days: Counter[str]) -> list[Check]:
     """Everything that happens, and what it came to."""
     client = stage.client
     stage.console.print(

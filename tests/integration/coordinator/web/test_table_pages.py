@@ -59,6 +59,8 @@ async def test_batches_stand_in_a_calendar_that_leads_to_their_operations(
         await put(client, day)
     path = url("/table/batches", "t")
     await web.shows(path, "2024-01-30: applied", "2024-02-01: applied", "No batch waits")
+    earlier = await web.shows(url("/operation", "t/noop/1"), "one of a series")
+    assert "0 of 0 jobs" not in earlier.words
     await configure(client, gate="closed")
     await put(client, "2024-02-02")
     shown = await web.shows(path, "2024-02-02: waiting", "closed")
