@@ -348,7 +348,7 @@ def test_a_stranger_follows_the_tour_and_the_tutorial_as_they_are_typed(
 def test_a_stranger_writes_a_type_of_operations_as_the_page_says(
     everything: Installed, tmp_path: Path
 ) -> None:
-    """The first example of the page, on Spark, and the command that runs it."""
+    """The first example of the page, on Spark: its facts and its link are shown by command and page."""
     page = (ROOT / "docs" / "writing-operations.md").read_text()
     example = re.search(r"<!-- example:begin -->\n```python\n(.*?)```", page, re.DOTALL)
     assert example is not None
@@ -359,7 +359,10 @@ def test_a_stranger_writes_a_type_of_operations_as_the_page_says(
         for line in lines(blocks("docs/first-steps.md")[1].code):
             stranger.type(line)
         said = json.loads(stranger.type("distop operation start flights audit --wait --output json"))
-        assert said["state"] == "succeeded", said
+        assert (said["state"], said["facts"]["rows"]) == ("succeeded", 2), said
+        runbook = said["facts"]["links"]["runbook"]
+        with urlopen(f"{ready['page']}operation?name=flights/audit/1", timeout=60) as answer:
+            assert f'<a href="{runbook}"' in answer.read().decode()
 
 
 @pytest.mark.parametrize("service", ["dev", "executor"])
