@@ -255,18 +255,26 @@ class Outside:
             await asyncio.gather(calling, return_exceptions=True)
 
     def send(
-        self, term: Term, tracked: Tracked, name: str, began: float, ended: float, *, error: str = ""
+        self,
+        term: Term,
+        tracked: Tracked,
+        name: str,
+        began: float,
+        ended: float,
+        *,
+        number: int = 0,
+        error: str = "",
     ) -> None:
-        """Send the span of a part of the completion."""
+        """Send the span of a part of the completion; ``number`` tells apart what begins at the same time."""
         if self.tracer.on:
-            part = f"{name}/{term.epoch.revision}/{began}"  # each attempt has its own
+            part = f"{name}/{term.epoch.revision}/{began}/{number}"  # each attempt has its own
             trace = tracked.arg.trace
             self.tracer.send(Span(trace=trace, part=part, name=name, began=began, ended=ended, error=error))
 
     def send_steps(self, term: Term, tracked: Tracked, took: Sequence[StepTime]) -> None:
         """Send the spans of commit steps."""
-        for step in took:
-            self.send(term, tracked, f"step {step.name}", step.began, step.ended)
+        for number, step in enumerate(took):
+            self.send(term, tracked, f"step {step.name}", step.began, step.ended, number=number)
 
     async def _note_long(self, term: Term, tracked: Tracked, label: str) -> None:
         try:

@@ -176,17 +176,18 @@ class Finishing:
         record has the beginning of this leadership, which no other leader knows."""
         if became is Finished.DONE:
             return True
-        kv = await self._client.get(keys.history(tracked.keys.operation))
-        led = [happened for happened in tracked.all_events().events if happened.what == LED]
-        return (
-            kv.exists
-            and led[-1:]
-            == [
-                happened
-                for happened in decode(kv.value, HistoryRecord, kv.key).events
-                if happened.what == LED
-            ][-1:]
+        try:
+            kv = await self._client.get(keys.history(tracked.keys.operation))
+            ended = decode(kv.value, HistoryRecord, kv.key).events if kv.exists else []
+        except DistopError:
+            return (
+                False  # the operation has ended: a trace without its root is no reason to do anything again
+            )
+        own, recorded = (
+            [happened for happened in events if happened.what == LED]
+            for events in (tracked.all_events().events, ended)
         )
+        return bool(own) and own[-1:] == recorded[-1:]
 
     async def discard(self, keys: TableKeys, contributions: list[Contribution] | tuple[()]) -> None:
         """Remove the files of a commit that certainly has not happened."""

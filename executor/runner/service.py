@@ -162,7 +162,8 @@ async def serve(
     ExtraMissing
         The master is a Spark master, and Spark is not installed here.
     """
-    ledger, tally, tracer = Ledger(client), Tally(), Tracer.from_env("executor")
+    tracer = Tracer.from_env("executor")
+    ledger, tally = Ledger(client), Tally()
     launcher = make_launcher(ledger, config, session)
     folder = SidecarFolder.of(config.etcd.endpoints, config.etcd.prefix)
     sweep: asyncio.Task[None] | None = None
