@@ -49,8 +49,7 @@ def _files() -> list[str]:
         capture_output=True,
         text=True,
     ).stdout.split()
-    left_out = tuple(f"{folder}/" for folder in LIST["except"])
-    return [path for path in listed if not path.startswith(left_out) and "_pb2" not in path]
+    return [path for path in listed if "_pb2" not in path]
 
 
 def problems(source: str) -> Iterator[Problem]:

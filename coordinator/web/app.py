@@ -201,12 +201,12 @@ class WebServer:
             address = url(request.scope["path"], **dict(query.items()))
 
             async def made(query: Query) -> str:
-                found = await look(query)
-                if isinstance(found, _Elsewhere):
-                    return found
-                done = VERBS[what].done if (what := query.text("done")) in VERBS else ""
+                values = await look(query)
+                if isinstance(values, _Elsewhere):
+                    return values
+                done = VERBS[verb].done if (verb := query.text("done")) in VERBS else ""
                 return self._render(
-                    template, address=address, done=done, offered=self._doing.offered, **found
+                    template, address=address, done=done, offered=self._doing.offered, **values
                 )
 
             try:
@@ -390,10 +390,10 @@ class WebServer:
         text = query.needed("q").strip()
         if text.count("/") >= 2:
             return _Elsewhere(url("/operation", name=text))
-        found, after = await self._reads.search(text, query.text("after"))
-        if text in found:
+        tables, after = await self._reads.search(text, query.text("after"))
+        if text in tables:
             return _Elsewhere(url("/table", name=text))
-        return {"text": text, "found": found, "after": after}
+        return {"text": text, "found": tables, "after": after}
 
     async def _doctor(self, _: Query) -> dict[str, Any]:
         return {"found": self._reads.examined()}

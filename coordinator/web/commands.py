@@ -47,6 +47,6 @@ COMMANDS = {
 """By what each does; names take the places of ``{}``."""
 
 
-def command(what: str, *names: str) -> str:
+def command(verb: str, *names: str) -> str:
     """A command as it is typed: names may need quotation marks."""
-    return COMMANDS[what].format(*map(shlex.quote, names))
+    return COMMANDS[verb].format(*map(shlex.quote, names))

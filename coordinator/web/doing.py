@@ -150,8 +150,8 @@ class Doing:
         """The action, if the present state allows it."""
         if (verb := VERBS.get(do)) is None:
             raise InvalidArgument(f"{do[:50]!r} is no action of this page", details={"field": "do"})
-        found, state = await self._of(request, verb.of, name, item)
-        for action in found:
+        actions, state = await self._of(request, verb.of, name, item)
+        for action in actions:
             if action.do == do:
                 return action
         raise PreconditionFailed(
@@ -174,9 +174,9 @@ class Doing:
             listed = await self._call(
                 request, "BacklogService/ListBacklog", pb.ListBacklogRequest(table=name, batch=item)
             )
-            found = [batch for batch in listed.batches if batch.name == item]
-            state = " and ".join(batch.state for batch in found) or "not known any more"
-            return (one for batch in found for one in of_batch(batch, listed.ordering)), state
+            batches = [batch for batch in listed.batches if batch.name == item]
+            state = " and ".join(batch.state for batch in batches) or "not known any more"
+            return (action for batch in batches for action in of_batch(batch, listed.ordering)), state
         listed = await self._call(
             request, "ScheduleService/ListSchedules", pb.ListSchedulesRequest(table=name)
         )

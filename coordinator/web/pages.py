@@ -163,21 +163,21 @@ class ToMend:
 
 def to_mend(name: str, listed: pb.ListSnapshotsResponse) -> list[ToMend]:
     """What the first page of a table's snapshots says about its health."""
-    found, more = [], "+" if listed.next_page_token else ""
-    for one in listed.snapshots:
-        if one.present and one.small_files >= MANY_SMALL:
-            found.append(_to_mend(many(one.small_files, "small file"), "compact-table", name))
-        if one.present and one.delete_files:
-            deletes = many(one.delete_files, "file of row deletes", "files of row deletes")
-            found.append(_to_mend(deletes, "compact-table", name))
+    mending, more = [], "+" if listed.next_page_token else ""
+    for snapshot in listed.snapshots:
+        if snapshot.present and snapshot.small_files >= MANY_SMALL:
+            mending.append(_to_mend(many(snapshot.small_files, "small file"), "compact-table", name))
+        if snapshot.present and snapshot.delete_files:
+            deletes = many(snapshot.delete_files, "file of row deletes", "files of row deletes")
+            mending.append(_to_mend(deletes, "compact-table", name))
     if len(listed.snapshots) >= MANY_SNAPSHOTS:
         kept = f"{len(listed.snapshots):,}{more} snapshots are kept"
-        found.append(_to_mend(kept, "expire", name))
-    return found
+        mending.append(_to_mend(kept, "expire", name))
+    return mending
 
 
-def _to_mend(what: str, do: str, name: str) -> ToMend:
-    return ToMend(what, do, command(do, name))
+def _to_mend(subject: str, do: str, name: str) -> ToMend:
+    return ToMend(subject, do, command(do, name))
 
 
 def size(count: int) -> str:
@@ -201,7 +201,7 @@ def short(argument: Mapping[str, Any]) -> str:
     return text if len(text) <= SHORT else f"{text[:SHORT]}…"
 
 
-def _seen(value: Any) -> Any:
+def _readable(value: Any) -> Any:
     """An expression's value before it is escaped; markup comes from macros, whose expressions passed here."""
     return value if isinstance(value, Markup) else printable(str(value))
 
@@ -210,7 +210,7 @@ ENVIRONMENT = Environment(
     loader=PackageLoader(__package__, "page"),
     autoescape=True,
     undefined=StrictUndefined,
-    finalize=_seen,
+    finalize=_readable,
     auto_reload=False,
     trim_blocks=True,
     lstrip_blocks=True,

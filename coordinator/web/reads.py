@@ -154,10 +154,10 @@ NO_CONTEXT: Any = AskContext(ASK_S)
 EXAMINED_S = 60.0
 """Seconds from one examination by the doctor to the next one, as long as somebody looks."""
 EXAMINING_S = 300.0
-"""Longest examination."""
+"""Seconds that an examination may take."""
 FINDINGS = 200
 """Findings that are shown."""
-FOUND = 50
+MOST_MATCHES = 50
 """Tables on one page of a search."""
 BATCHES = 1000
 """Most applied batches of a calendar."""
@@ -266,7 +266,7 @@ class Reads:
         self._examining: asyncio.Task[None] | None = None
 
     async def close(self) -> None:
-        """Stop reading."""
+        """Ends the reading that goes on in the background."""
         await self._answers.close()
         if self._examining is not None:
             self._examining.cancel()
@@ -322,7 +322,7 @@ class Reads:
 
         async def read() -> tuple[list[str], str]:
             now = await self.client.revision()
-            return await first_tables(self.client, FOUND, revision=now, after=after, part=part)
+            return await first_tables(self.client, MOST_MATCHES, revision=now, after=after, part=part)
 
         return await self._answers.get(("search", part, after), read, keep_s=SELDOM_S)
 
@@ -338,22 +338,22 @@ class Reads:
         return self._examined
 
     async def _examine(self) -> None:
-        seen = Examined()
+        examined = Examined()
         if not self._examined.ended:
-            self._examined = seen  # nothing better is known meanwhile
+            self._examined = examined  # nothing better is known meanwhile
         try:
             async with asyncio.timeout(EXAMINING_S):
                 async with aclosing(self.cluster.Diagnose(pb.DiagnoseRequest(), NO_CONTEXT)) as progress:
-                    async for one in progress:
-                        room = FINDINGS - len(seen.findings)
-                        seen.findings += one.findings[:room]
-                        seen.more += max(0, len(one.findings) - room)
-                        seen.tables, seen.operations = one.tables, one.operations
+                    async for report in progress:
+                        room = FINDINGS - len(examined.findings)
+                        examined.findings += report.findings[:room]
+                        examined.more += max(0, len(report.findings) - room)
+                        examined.tables, examined.operations = report.tables, report.operations
         except Exception as error:
-            seen.error = as_distop(error)
-        seen.findings.sort(key=lambda finding: -finding.severity)
-        seen.ended = self.wall()
-        self._examined = seen
+            examined.error = as_distop(error)
+        examined.findings.sort(key=lambda finding: -finding.severity)
+        examined.ended = self.wall()
+        self._examined = examined
 
     async def overview(self, after: str) -> Overview:
         """The first page, with the tables after ``after``."""
@@ -396,11 +396,11 @@ class Reads:
             raise InvalidArgument(f"{jobs[:50]!r} is no state of a job", details={"field": "jobs"})
         # Read again: a followed operation would look fine while etcd does not answer.
         keys = self.client.keyspace.operation(operation)
-        seen = None
+        known = None
         if (await self.client.get(keys.state)).exists:
-            seen = await self.following.look(operation, events=True)
-        if seen is not None:
-            message, grid = seen
+            known = await self.following.look(operation, events=True)
+        if known is not None:
+            message, grid = known
             table = await self.tables.GetTable(pb.GetTableRequest(name=operation.table), NO_CONTEXT)
             members = await self.members()
             shown, following = await read_jobs(self.client, keys, grid, state=jobs, start=start)
@@ -444,7 +444,7 @@ class Reads:
     async def _active(self) -> list[OperationId]:
         """Those that the caller may see, as far as they are counted, among the first :data:`LOOKED`."""
         keyspace, sees = self.client.keyspace, caller().sees
-        found: list[OperationId] = []
+        led: list[OperationId] = []
         looked = 0
         pages = self.client.pages(
             keyspace.active, prefix_end(keyspace.active), keys_only=True, limit=MAX_ACTIVE
@@ -452,11 +452,11 @@ class Reads:
         async with aclosing(pages):
             async for page in pages:
                 active = named(page.kvs, keyspace.parse_active)
-                found += [operation for operation, _ in active if sees(operation.table)]
+                led += [operation for operation, _ in active if sees(operation.table)]
                 looked += len(page.kvs)
-                if len(found) >= MAX_ACTIVE or looked >= LOOKED:
+                if len(led) >= MAX_ACTIVE or looked >= LOOKED:
                     break
-        return found[:MAX_ACTIVE]
+        return led[:MAX_ACTIVE]
 
     async def _names(self, after: str) -> tuple[list[str], str]:
         """Names of up to one more table than a page has; see :func:`first_tables`."""
@@ -514,7 +514,7 @@ class Reads:
         if counting := [short_name(line.operation) for line in live if not line.grid.complete]:
             return Reason(Mood.MOVING, f"{counting[0]} is large: its jobs are being counted")
         return why(
-            running=[one.operation for one in live],
+            running=[entry.operation for entry in live],
             also_running=also_running,
             leader=table.leader,
             table=table,
@@ -531,13 +531,13 @@ class Reads:
         looks = (self.following.look(operation) for operation in operations)
         live: list[Live] = []
         errors: list[DistopError] = []
-        for seen in await asyncio.gather(*looks, return_exceptions=True):
-            if isinstance(seen, DistopError):
-                errors.append(seen)
-            elif isinstance(seen, BaseException):
-                raise seen
-            elif seen is not None:
-                live.append(Live(*seen))
+        for outcome in await asyncio.gather(*looks, return_exceptions=True):
+            if isinstance(outcome, DistopError):
+                errors.append(outcome)
+            elif isinstance(outcome, BaseException):
+                raise outcome
+            elif outcome is not None:
+                live.append(Live(*outcome))
         return live, errors
 
     async def _history(self, table: pb.Table, count: int) -> list[pb.Operation]:

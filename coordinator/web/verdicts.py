@@ -31,7 +31,7 @@ def verdicts(operations: Iterable[pb.Operation]) -> list[Verdict]:
         facts = from_json(operation.facts_json, "facts")
         rules, rows = facts.get("rules"), facts.get("checkedRows")
         if type(rules) is int and type(rows) is int:
-            most = max(violations_of(facts), key=lambda one: one["rows"], default=None)
+            most = max(violations_of(facts), key=lambda violation: violation["rows"], default=None)
             worst = f"{most['rule']}: {most['rows']:,}" if most else ""
             broken = facts.get("violatedRules")
             checked.append(Verdict(operation, rules, rows, broken if type(broken) is int else 0, worst))
@@ -46,7 +46,8 @@ def rules_of(options: Mapping[str, Any]) -> list[tuple[str, str]]:
     for rule in raw if isinstance(raw, list) else [raw] if raw else []:
         if isinstance(rule, Mapping):
             values = (
-                ", ".join(map(str, one)) if isinstance(one, list) else str(one) for one in rule.values()
+                ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+                for value in rule.values()
             )
             rules.append((", ".join(rule), "; ".join(values)))
         else:
