@@ -64,7 +64,7 @@ async def start_operation(
         type=type_name,
         instance=next(_instances),
         uuid=secrets.token_hex(8),
-        argument=dict(argument or {"fail": []}),
+        argument=dict(argument or {"argument": {"fail": []}}),  # as noop plans it
         partition_count=jobs if partitions is None else len(partitions),
         partitions=partitions,
         exclusive=exclusive,
