@@ -131,4 +131,4 @@ class OffsetsLost(JobFailed):
     """Records of a Kafka topic that the operation needs are no longer in the topic."""
 
     code = "OFFSETS_LOST"
-    default_hint = "missing records are lost: skip them with on_gap=skip"
+    default_hint = "missing records are lost: skip them with --kafka-on-gap skip"

@@ -295,7 +295,7 @@ class _PartitionRange:
                 raise wrong(
                     "from",
                     f"{self._name} was ingested up to offset {ingested}: {wanted} leaves a gap",
-                    "leave kafka.from out, or set kafka.on_gap to skip if that is intended",
+                    "leave --kafka-from out, or give --kafka-on-gap skip if that is intended",
                     **self._details(watermark=str(ingested)),
                 )
         if wanted > self.reach.high:

@@ -311,7 +311,7 @@ BAD_STARTS: list[tuple[pb.StartOperationRequest, type[errors.DistopError], str]]
     (with_option("deadline", 0), errors.InvalidArgument, "options.deadline_s"),
     (with_option("deadline", -5), errors.InvalidArgument, "options.deadline_s"),
     (with_option("deadline", -(2**63)), errors.InvalidArgument, "options.deadline_s"),
-    (with_argument(partitions="x"), errors.InvalidArgument, "argument"),
+    (with_argument(partitions="x"), errors.InvalidArgument, "partitions"),
     (with_argument(partitions=-1), errors.InvalidArgument, "partitions"),
     (with_argument(partitions=float("nan")), errors.InvalidArgument, "argument.partitions"),
     (with_argument(partitions=float("inf")), errors.InvalidArgument, "argument.partitions"),

@@ -180,7 +180,7 @@ async def test_a_list_that_is_cut_short_says_so(terminal: Terminal) -> None:
     words = ["batch", "list", "t", "--limit", "2", "-o", "json"]
     done = await asyncio.to_thread(runner.invoke, app, words, prog_name="distop")
     assert [batch["name"] for batch in json.loads(done.stdout)] == ["a", "b"]
-    assert json.loads(done.stderr)["more"] is True
+    assert json.loads(done.stderr)["more"] == 1
     done = await asyncio.to_thread(runner.invoke, app, [*words, "--limit", "3"], prog_name="distop")
     assert (len(json.loads(done.stdout)), done.stderr) == (3, "")
     await terminal.run("batch", "remove", "t", "b", "--reason", "a mistake")

@@ -130,7 +130,7 @@ def test_a_gap_at_the_start_is_refused_or_skipped_on_purpose(ingesting: Ingestin
     topic.forget(1)
     with pytest.raises(OffsetsLost, match=r"partition 1 of .* no longer has offsets 10 to ") as lost:
         ingesting.start(kafka=topic.argument())
-    assert "on_gap to skip" in lost.value.hint
+    assert "--kafka-on-gap skip" in lost.value.hint
     gone = int(lost.value.details["missingTo"]) - 10
     facts = ingesting.facts(kafka=topic.argument(on_gap="skip"), on_new_columns="ignore")
     assert facts["offsetsSkipped"] == gone
