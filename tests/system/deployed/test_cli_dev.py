@@ -122,7 +122,7 @@ async def test_everything_works_and_ctrl_c_ends_it(tmp_path: Path) -> None:
         assert (code, err) == (0, "")
         ended = json.loads(out)
         assert (ended["state"], ended["jobs"]["succeeded"]) == ("succeeded", 50)
-        words[4] = "partitions=2"
+        words[words.index("partitions=50")] = "partitions=2"
         code, out, _ = await distop(*words, "--arg", 'fail=["1"]', DISTOP_ADDRESS=address)
         assert (code, json.loads(out)["state"]) == (20, "failed")
         code, out, _ = await distop("operation", "list", "demo", "-o", "json", DISTOP_ADDRESS=address)
