@@ -15,6 +15,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from distop.cli.demo.crew import until
 from distop.cli.demo.days import make_days
 from distop.cli.demo.play import DAYS, ROWS, acts
 from distop.cli.demo.stage import TABLE, Stage
@@ -22,6 +23,7 @@ from distop.cli.dev import end_sidecar
 from distop.client import Operation
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
+from support.processes import listens
 from support.services.browsing import url
 from support.services.chromium import CHROMIUM, NARROW, WIDE, Browser, browser
 
@@ -43,6 +45,8 @@ class Photographer(Stage):
     def strike(self, day: str, blow: Callable[[Operation], str]) -> str:
         def watched(operation: Operation) -> str:
             note, killed = blow(operation), next(self._killed)
+            # The leader that was killed may be the coordinator that serves the page, which is started again.
+            until(lambda: listens(self.page) or None, "the page")
             path = url("/operation", operation.name)
             self.take({f"operation-{killed}-killed": path, f"overview-{killed}-killed": "/"})
             return note
