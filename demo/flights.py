@@ -10,7 +10,7 @@ from pathlib import Path
 
 FILE = "flights.csv"
 KEY = ("time_hour", "carrier", "flight")
-"""What tells one flight from every other."""
+"""The columns of the key of a flight."""
 
 OPTIONS = {"split_bytes": 256 * 1024, "null_values": ["", "NA"]}
 """Small jobs, so that there are some; and what stands for NULL in this file."""

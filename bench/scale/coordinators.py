@@ -63,8 +63,8 @@ class Bench:
 
     async def _drained(self, last: str) -> bool | None:
         read = await self._etcd.txn(Txn(then=tuple(Get(keys.ordering) for keys in self._keys)))
-        standing = [ordering_of(read.single(index, keys.ordering)) for index, keys in enumerate(self._keys)]
-        return all(ordering.last >= last for ordering in standing) or None
+        orderings = [ordering_of(read.single(index, keys.ordering)) for index, keys in enumerate(self._keys)]
+        return all(ordering.last >= last for ordering in orderings) or None
 
 
 async def measured(config: EtcdConfig, processes: Processes) -> dict[str, float]:

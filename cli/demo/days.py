@@ -13,7 +13,7 @@ from typing import Any
 
 FILE = "orders.csv"
 KEY = ("id",)
-"""What tells one order from every other."""
+"""The columns of the key of an order."""
 
 SPLIT_BYTES = 16 * 1024
 """Small jobs, so that an operation has some."""

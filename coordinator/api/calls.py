@@ -134,8 +134,8 @@ def in_time(context: Context) -> AbstractContextManager[None]:
 
 
 class ApiCalls:
-    """Answers calls of the API: the same limits, checks, rights and records for every protocol that brings
-    them.
+    """Answers calls of the API: the same limits, checks, rights and records for every protocol by
+    which they come.
 
     Parameters
     ----------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.operations.api import Role
 from support.etcd.starts import begin
+from support.services.chromium import CHROMIUM, browser
 from support.services.coordinators import config_of, running
 from support.services.tokens import token_file, token_of
 from support.tables.nowhere import nowhere
@@ -127,6 +129,25 @@ async def test_signing_in_and_out(page: str) -> None:
         browser.cookies.set(COOKIE, session)
         again = await browser.get("/")
         assert again.headers["location"] == "/sign-in"
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not there")
+@pytest.mark.slow("starts a browser")
+async def test_a_browser_signs_in(page: str, tmp_path: Path) -> None:
+    """U5: what it says of where a form comes from lets its own form pass."""
+
+    def signs_in() -> tuple[str, str]:
+        with browser(tmp_path / "profile") as window:
+            window.open(page)
+            fill = f"document.querySelector('#token').value = '{token_of('jane')}'"
+            with window.leaving():
+                window.evaluate(f"{fill}; document.querySelector('main form button').click()")
+            where, text = window.evaluate("[location.pathname, document.body.innerText]")
+            return where, text
+
+    where, text = await asyncio.to_thread(signs_in)
+    assert where == "/", text
+    assert "seen" in text
 
 
 def test_every_path_needs_a_right() -> None:
