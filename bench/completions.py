@@ -6,8 +6,8 @@ Real processes: etcd, a coordinator, a sidecar, and an executor whose tasks go t
 workers do. The clock runs from the StartOperation call until the caller has been told the end; the next round
 begins once the collector has removed the keys of the one before. The baselines of the same run and the same
 etcd, from one process: single conditional transactions, 32 in flight; and as many of them in groups of 120,
-four groups in flight, which is the most that etcd can do for such results. A second installation on the same
-etcd sends traces to a collector; the two take turns.
+four groups in flight, which is the most that etcd can do for such results. What traces cost is measured with
+three more installations on the same etcd, of which one sends traces to a collector: they take turns.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ import asyncio
 import json
 import statistics
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 from itertools import count, islice
 from pathlib import Path
@@ -40,7 +41,7 @@ GROUP, GROUPS_IN_FLIGHT = 120, 4
 ROUNDS = dict(zip(SIZES, sized((5, 5, 2), (1, 1, 1)), strict=True))
 ONE_JOB_ROUNDS = sized(200, 3)
 RAW_TXNS, IN_FLIGHT = sized(10_000, 100), 32
-TRACED_ROUNDS = sized(24, 1)
+TRACED_ROUNDS = sized(48, 1)
 TABLE = "bench"
 
 
@@ -132,24 +133,32 @@ async def installed(config: EtcdConfig, folder: Path, processes: Processes) -> A
     await etcd.close()
 
 
-async def traced_over_plain(plain: Installation, config: EtcdConfig, folder: Path) -> float:
-    """The rate of an installation that sends traces, over that of one that does not: the median of rounds in
-    which both run, in turns first."""
+async def traced_over_plain(config: EtcdConfig, folder: Path) -> tuple[float, float]:
+    """The rate of an installation that sends traces over that of one that does not, and that of a second one
+    that does not over the same: how far two alike differ. All three are new; medians of rounds in which each
+    runs once, in turns first."""
     received: list[int] = []
-    of_traced = replace(config, prefix=f"{config.prefix}Traced")
-    ratios: list[float] = []
-    with (
-        collector(received) as url,
-        Processes(folder / "traced", {**of_traced.to_env(), VARIABLE: url}) as processes,
-    ):
-        async with installed(of_traced, folder / "traced", processes) as traced:
-            for number in range(TRACED_ROUNDS):
-                pair = (plain, traced) if number % 2 else (traced, plain)
-                took = {each: await each.operation(COMPARED) for each in pair}
-                ratios.append(took[plain] / took[traced])
+    took: dict[str, list[float]] = {"plain": [], "again": [], "traced": []}
+    async with AsyncExitStack() as stack:
+        url = stack.enter_context(collector(received))
+        installations: dict[str, Installation] = {}
+        for name in took:
+            own = replace(config, prefix=f"{config.prefix}{name.title()}")
+            env = {**own.to_env(), **({VARIABLE: url} if name == "traced" else {})}
+            processes = stack.enter_context(Processes(folder / name, env))
+            installations[name] = await stack.enter_async_context(installed(own, folder / name, processes))
+        for number in range(TRACED_ROUNDS):
+            names = deque(took)
+            names.rotate(number)
+            for name in names:
+                took[name].append(await installations[name].operation(COMPARED))
     if not received:
         raise SystemExit("the collector has received nothing")
-    return statistics.median(ratios)
+    pairs = list(zip(took["plain"], took["again"], took["traced"], strict=True))
+    return (
+        statistics.median(plain / traced for plain, _, traced in pairs),
+        statistics.median(plain / again for plain, again, _ in pairs),
+    )
 
 
 async def measured(
@@ -170,7 +179,10 @@ async def measured(
                     grouped.append(await raw_grouped_rate(plain.etcd, size))
             marks[size] = json.loads(plain.results.read_text().splitlines()[-1])
         memory = peak_mb(plain.coordinator)
-        traced = await traced_over_plain(plain, config, folder) if LARGEST in sizes else 0.0
+    compared = {}
+    if LARGEST in sizes:
+        traced, again = await traced_over_plain(config, folder)
+        compared = {"traced_over_plain_10k": round(traced, 3), "plain_over_plain_10k": round(again, 3)}
     median = {size: statistics.median(times) for size, times in taken.items()}
     rows = [
         (
@@ -207,7 +219,7 @@ async def measured(
         "raw_grouped_per_s": round(raw_grouped),
         "completions_over_grouped_raw": round(rate / raw_grouped, 2),
         **({"seconds_100k": round(median[LARGEST], 2)} if LARGEST in median else {}),
-        **({"traced_over_plain_10k": round(traced, 3)} if traced else {}),
+        **compared,
         "coordinator_peak_mb": round(memory),
         "one_job_p50_ms": round(one_job[ONE_JOB_ROUNDS // 2] * 1e3, 2),
     }
