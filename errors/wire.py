@@ -27,8 +27,8 @@ from distop.errors import (
     PreconditionFailed,
     Unauthenticated,
     Unavailable,
+    error_class,
 )
-from distop.errors.base import error_class
 
 DOMAIN = "distop"
 _REFUSALS = ("Socket closed", "handshake", "reset by peer", "GOAWAY")

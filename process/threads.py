@@ -15,8 +15,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
-from distop.errors.base import PreconditionFailed
-from distop.errors.store import Forked
+from distop.errors import Forked, PreconditionFailed
 
 T = TypeVar("T")
 

@@ -14,8 +14,7 @@ from urllib.parse import unquote
 import grpc.aio
 from cachetools import LRUCache
 
-from distop.errors import Busy
-from distop.errors.base import RETRY_AFTER
+from distop.errors import RETRY_AFTER, Busy
 from distop.proto.addresses import plain_address
 
 CONNECTIONS = 1000

@@ -8,8 +8,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from distop.errors import SourceIncomplete, Unavailable, as_distop
-from distop.errors.base import error_class
+from distop.errors import SourceIncomplete, Unavailable, as_distop, error_class
 from distop.metastore.backlog.batches import LATE, BatchRecord, OrderingRecord, StagedBatch
 from distop.metastore.etcd.txn import KeyValue, Put
 from distop.metastore.operations.parking import COMPLETION_FAILED

@@ -11,8 +11,7 @@ from collections.abc import AsyncGenerator
 from contextlib import ExitStack, asynccontextmanager
 
 from distop.coordinator.work.places import Places
-from distop.errors import Busy, DeadlineExceeded
-from distop.errors.base import RETRY_AFTER
+from distop.errors import RETRY_AFTER, Busy, DeadlineExceeded
 
 MOST, FEWEST = 32, 2
 """Concurrent starts, at most and under the heaviest load. Slow ones are not counted."""

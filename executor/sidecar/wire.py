@@ -11,8 +11,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from distop.errors import CorruptRecord, DistopError, EtcdUnavailable
-from distop.errors.base import error_class
+from distop.errors import CorruptRecord, DistopError, EtcdUnavailable, error_class
 from distop.executor.host.sidecar_folder import PROTOCOL
 from distop.metastore.operations.jobs import Mark, Outcome
 from distop.metastore.records.record import ready

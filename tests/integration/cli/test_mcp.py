@@ -122,7 +122,7 @@ def test_an_answer_is_bounded_and_counts_what_it_leaves_out() -> None:
 
 
 def test_without_its_library_the_command_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("distop.errors.base.find_spec", lambda _: None)
+    monkeypatch.setattr("distop.errors.find_spec", lambda _: None)
     ended = CliRunner().invoke(app, ["mcp", "--output", "json"])
     error = json.loads(ended.stderr)["error"]
     assert (error["code"], error["hint"]) == ("EXTRA_MISSING", "pip install 'distop[mcp]'")

@@ -13,6 +13,7 @@ from grpc.aio import EOF  # type: ignore[attr-defined]  # the stubs lack it
 from distop.client import AsyncClient, OperationFailed, OperationState
 from distop.client.connection import Connection, parse_addresses
 from distop.errors import (
+    RETRY_AFTER,
     ArgumentTooLarge,
     Busy,
     Cancelled,
@@ -26,7 +27,6 @@ from distop.errors import (
     TableExists,
     Unavailable,
 )
-from distop.errors.base import RETRY_AFTER
 from distop.metastore.etcd.embedded import free_port
 from distop.proto import distop_pb2 as pb
 from support.etcd.proxy import Proxy
