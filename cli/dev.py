@@ -312,13 +312,13 @@ class _Child:
 
 def end_sidecar(etcd: EtcdConfig) -> None:
     """End the sidecar that Spark's tasks have started; otherwise it would wait a while for more of them."""
-    place = SidecarFolder.of(etcd.endpoints, etcd.prefix)
+    folder = SidecarFolder.of(etcd.endpoints, etcd.prefix)
     try:
-        lock = take_lock(place.serving_lock)
+        lock = take_lock(folder.serving_lock)
         if lock is not None:  # no sidecar runs
             os.close(lock)
             return
-        os.kill(int(place.pid_file.read_text()), signal.SIGTERM)
+        os.kill(int(folder.pid_file.read_text()), signal.SIGTERM)
     except (OSError, ValueError):
         return
 
@@ -355,12 +355,12 @@ def _free_address(field: str, listen: str) -> str:
     if int(port) == 0:
         return f"{host}:{free_port()}"
     try:
-        family, kind, protocol, _, place = socket.getaddrinfo(
+        family, kind, protocol, _, address = socket.getaddrinfo(
             host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         with socket.socket(family, kind, protocol) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(place)
+            probe.bind(address)
     except OSError as error:
         raise AddressInUse(
             f"cannot listen on {listen}: {error.strerror or error}",

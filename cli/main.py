@@ -60,8 +60,8 @@ class _Distop(TyperGroup):
         except DistopError as error:
             failure = error
         except typer.TyperException as error:
-            place = getattr(error, "ctx", None)
-            command = place.command_path if place is not None else "distop"
+            context = getattr(error, "ctx", None)
+            command = context.command_path if context is not None else "distop"
             failure = UsageFault(error.format_message().strip(), hint=f"see {command} --help")
         except typer.Abort:
             sys.exit(INTERRUPTED)

@@ -49,13 +49,13 @@ def batch_range(first: str, last: str, every: str = "") -> list[str]:
     """
     try:
         names = (_numbers if _NUMBER.fullmatch(every) else _times)(first, last, every)
-        found = list(islice(names, MAX_BATCHES + 1))
+        batches = list(islice(names, MAX_BATCHES + 1))
     except OverflowError:
         raise InvalidArgument(f"{last} is too late", details={"field": "last"}) from None
-    if not 1 <= len(found) <= MAX_BATCHES:
-        why = f"are more than {MAX_BATCHES:,} batches: split it" if found else "are none"
+    if not 1 <= len(batches) <= MAX_BATCHES:
+        why = f"are more than {MAX_BATCHES:,} batches: split it" if batches else "are none"
         raise InvalidArgument(f"{first} to {last} {why}", details={"field": "last"})
-    return found
+    return batches
 
 
 def checked_batches(names: Sequence[str]) -> list[str]:
@@ -300,7 +300,9 @@ class BackfillCalls(BacklogCalls):
         states = Counter(batch.state or "waiting" for batch in known.values())
         missing = [name for name in names if name not in known]
         forgotten = sum(name.encode() <= ordering.forgotten.encode() for name in missing)
-        rows = [one.rows for one in {b.operation: b for b in known.values() if b.state == "applied"}.values()]
+        rows = [
+            batch.rows for batch in {b.operation: b for b in known.values() if b.state == "applied"}.values()
+        ]
         unfinished = bool(states["waiting"] or states["running"])
         return Backfill(
             table=self.name,

@@ -263,14 +263,14 @@ class BacklogCalls(NamedCalls):
             No such batch is queued, and the table does not remember one.
         """
         reply = await self._call("ListBacklog", table=self.name, batch=batch)
-        found = next((one for one in reply.batches if one.name == batch), None)
-        if found is None:
+        record = next((record for record in reply.batches if record.name == batch), None)
+        if record is None:
             raise NotFound(
                 f"table {self.name!r} knows no batch {batch!r}",
                 hint=f"distop batch list {self.name} --applied, or --unordered, lists those that it knows",
                 details={"table": self.name, "batch": batch},
             )
-        return Batch.from_proto(found)
+        return Batch.from_proto(record)
 
     async def ordering(self) -> Ordering:
         """How a table is fed, and what it waits for."""

@@ -129,12 +129,12 @@ class OperationHandle(_Blocking):
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The name, which a handle is made from."""
         return self._calls.name
 
     @property
     def started(self) -> Operation:
-        """See :attr:`AsyncOperationHandle.started`."""
+        """The operation as the call that started it got it: see :attr:`AsyncOperationHandle.started`."""
         return self._calls.started
 
     def __repr__(self) -> str:
@@ -166,7 +166,7 @@ class TableHandle(_Blocking):
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The name, which a handle is made from."""
         return self._calls.name
 
     def __repr__(self) -> str:

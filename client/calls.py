@@ -59,7 +59,7 @@ class NamedCalls(Calls):
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The name, which a handle is made from."""
         return self._name
 
     def __repr__(self) -> str:

@@ -91,7 +91,7 @@ class Severity(ModelEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding(Model):
-    """A problem."""
+    """A problem that the doctor has found, and its remedy."""
 
     code: str
     """A stable code."""
@@ -121,16 +121,16 @@ class Diagnosis:
     @property
     def wrong(self) -> bool:
         """Whether an invariant is broken and was not repaired."""
-        return any(not one.fixed and one.severity is Severity.ERROR for one in self.findings)
+        return any(not finding.fixed and finding.severity is Severity.ERROR for finding in self.findings)
 
     @property
     def warned(self) -> bool:
         """Whether there is a warning that was not repaired."""
-        return any(not one.fixed and one.severity is Severity.WARNING for one in self.findings)
+        return any(not finding.fixed and finding.severity is Severity.WARNING for finding in self.findings)
 
 
 DIAGNOSIS_SILENCE_S = 15.0
-"""Seconds without a heartbeat after which the next coordinator is asked for a diagnosis."""
+"""Seconds without a heartbeat after which the next coordinator makes the diagnosis."""
 
 
 async def diagnose(connection: Connection, request: pb.DiagnoseRequest) -> Diagnosis:
@@ -142,9 +142,9 @@ async def diagnose(connection: Connection, request: pb.DiagnoseRequest) -> Diagn
     findings: list[Finding] = []
 
     def begin() -> pb.DiagnoseRequest:
-        for one in findings:
-            if one.fixed:
-                fixed[one.code, one.table, one.operation, one.sentence] = one
+        for finding in findings:
+            if finding.fixed:
+                fixed[finding.code, finding.table, finding.operation, finding.sentence] = finding
         findings.clear()
         return request
 
@@ -153,8 +153,8 @@ async def diagnose(connection: Connection, request: pb.DiagnoseRequest) -> Diagn
         async for message in messages:
             findings += [Finding.from_proto(finding) for finding in message.findings]
             if message.done:
-                found = (*fixed.values(), *findings)
-                return Diagnosis(findings=found, tables=message.tables, operations=message.operations)
+                all_findings = (*fixed.values(), *findings)
+                return Diagnosis(findings=all_findings, tables=message.tables, operations=message.operations)
     raise AssertionError("unreachable: streams follow each other until one is done")
 
 
@@ -209,8 +209,8 @@ class ClusterCalls(Calls):
             It is no key of this installation.
         """
         reply = await self._control("RemoveKey", key=key, fix=fix)
-        found = (Finding.from_proto(reply.finding),) if reply.HasField("finding") else ()
-        return Diagnosis(findings=found)
+        findings = (Finding.from_proto(reply.finding),) if reply.HasField("finding") else ()
+        return Diagnosis(findings=findings)
 
     async def drain(self, member: str, reason: str = "", *, undo: bool = False) -> Member:
         """Make a coordinator hand over its tables and take none; it still answers calls.

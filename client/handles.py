@@ -54,10 +54,12 @@ async def follow(
     Unavailable
         See :func:`resumed`.
     """
-    seen = after_revision or -1
+    last_revision = after_revision or -1
 
     def request() -> pb.WatchOperationRequest:
-        wanted = pb.WatchOperationRequest(name=name, after_revision=max(seen, 0), states_only=states_only)
+        wanted = pb.WatchOperationRequest(
+            name=name, after_revision=max(last_revision, 0), states_only=states_only
+        )
         wanted.heartbeat.FromNanoseconds(int(heartbeat_s * 1e9))
         return wanted
 
@@ -66,8 +68,8 @@ async def follow(
         async for message in messages:
             update = OperationUpdate.from_proto(message)
             # A heartbeat repeats the last update; the end is shown at any revision.
-            if update.revision > seen or update.operation.done:
-                seen = max(seen, update.revision)
+            if update.revision > last_revision or update.operation.done:
+                last_revision = max(last_revision, update.revision)
                 yield update
             if update.operation.done:
                 return
@@ -232,8 +234,8 @@ class AsyncOperationHandle(NamedCalls):
         PreconditionFailed
             It runs; or an earlier release has written its rows.
         """
-        found = self._listed("ListQuarantinedRows", "rows", name=self.name, page_size=page_size)
-        async with aclosing(models(found, QuarantinedRow)) as rows:
+        listed = self._listed("ListQuarantinedRows", "rows", name=self.name, page_size=page_size)
+        async with aclosing(models(listed, QuarantinedRow)) as rows:
             async for row in rows:
                 yield row
 
@@ -394,7 +396,7 @@ class OperationCalls(Calls):
             Only those that run, or have ended since. Those of all tables are then sorted by time, newest
             first.
         """
-        found = self._listed(
+        listed = self._listed(
             "ListOperations",
             "operations",
             table=table,
@@ -403,4 +405,4 @@ class OperationCalls(Calls):
             since=since,
             page_size=page_size,
         )
-        return models(found, Operation)
+        return models(listed, Operation)

@@ -179,7 +179,7 @@ class Operation(Model):
     revision: int = 0
     """The etcd revision this was read at."""
     events: tuple[Event, ...] = ()
-    """What has happened to it, if that was asked for."""
+    """What has happened to it, if the call requested it."""
     events_left_out: int = 0
     """How many of these are left out after the first ones."""
     job_outcomes: str = ""

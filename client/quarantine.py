@@ -33,7 +33,7 @@ class Quarantine:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QuarantinedRow(Model):
-    """One of them."""
+    """A row that could not be read, or did not fit its table."""
 
     source: str = ""
     """URL of its file, or the topic."""
@@ -57,8 +57,8 @@ class QuarantinedRow(Model):
     """The format of its text; formats other than ``csv`` and ``jsonl`` have none."""
 
     @property
-    def place(self) -> str:
-        """Its position, for people."""
+    def position(self) -> str:
+        """Where it was read, for people: its source, and its number there."""
         partition = f"partition {self.partition}, " if self.unit == "offset" else ""
         return f"{self.source}, {partition}{self.unit} {self.number}"
 
@@ -80,17 +80,17 @@ class QuarantineCalls(NamedCalls):
             "ListOperations", "operations", table=self.name, type="ingest", page_size=PAGE_SIZE
         )
         async with aclosing(models(listed, Operation)) as operations:
-            # Whatever replays rows is newer than what they are of, and so comes before it.
-            async for one in operations:
-                if again := one.facts.get("replayOf"):
-                    replays.setdefault(str(again), one.name)
-                if folder := one.facts.get("quarantine"):
+            # An operation that replays rows is newer than the one that they are of: it is listed before.
+            async for operation in operations:
+                if again := operation.facts.get("replayOf"):
+                    replays.setdefault(str(again), operation.name)
+                if folder := operation.facts.get("quarantine"):
                     yield Quarantine(
-                        operation=one.name,
-                        rows=int(one.facts.get("badRows", 0)),
-                        at=one.finished_at,
+                        operation=operation.name,
+                        rows=int(operation.facts.get("badRows", 0)),
+                        at=operation.finished_at,
                         folder=f"{location}/{folder}",
-                        replayed_by=replays.get(one.name, ""),
+                        replayed_by=replays.get(operation.name, ""),
                     )
 
 

@@ -38,11 +38,11 @@ class Schedule(Model):
     last_at: datetime | None = None
     """The last tick that was started or skipped."""
     started: int = 0
-    """Operations started."""
+    """How many operations it has started."""
     operation: str = ""
     """The last of them."""
     skipped: int = 0
-    """Skipped ticks."""
+    """How many of its ticks were skipped."""
     skip: OperationError | None = None
     """Why the last of them was skipped."""
     skipped_at: datetime | None = None

@@ -22,9 +22,9 @@ RULES = [
 
 def care(stage: Stage, tailnum: str) -> None:
     """Validate the table, index it, look up one aeroplane, compact."""
-    found = run(stage, "validate", {"rules": RULES, "report_only": True}).facts
-    broken = [f"{one['rule']} by {one['rows']:,.0f}" for one in found["violations"]]
-    checked, rules = int(found["checkedRows"]), int(found["rules"])
+    facts = run(stage, "validate", {"rules": RULES, "report_only": True}).facts
+    broken = [f"{rule['rule']} by {rule['rows']:,.0f}" for rule in facts["violations"]]
+    checked, rules = int(facts["checkedRows"]), int(facts["rules"])
     stage.say(f"validate: {checked:,} rows keep {rules - len(broken)} of {rules} rules; broken: {broken[0]}")
 
     run(stage, "build_index", {"column": "tailnum"})

@@ -152,17 +152,17 @@ def stream(cluster: Hosts, client: Client, rows: int) -> dict[str, int]:
 
 
 def _rows(client: Client, table: str) -> int:
-    return next((one.rows or 0 for one in client.table(table).snapshots() if one.present), 0)
+    return next((snapshot.rows or 0 for snapshot in client.table(table).snapshots() if snapshot.present), 0)
 
 
 def counted(cluster: Hosts, table: str, days: Counter[str]) -> dict[str, int]:
     """The rows of a table, held against those of the source."""
-    found = cluster.run_inside("coordinator2", Path(__file__).parent / "cluster_rows.py", table)
-    there = Counter(found["days"])
+    answer = cluster.run_inside("coordinator2", Path(__file__).parent / "cluster_rows.py", table)
+    there = Counter(answer["days"])
     return {
         "rows": there.total(),
         "rows_lost": (days - there).total(),
-        "rows_doubled": (there - days).total() + found["doubled"],
+        "rows_doubled": (there - days).total() + answer["doubled"],
     }
 
 
@@ -183,12 +183,12 @@ def _runner(cluster: Hosts, client: Client) -> Callable[[Operation], str]:
 
 
 def _service(cluster: Hosts, client: Client, member: str) -> str:
-    hosts = {one.id: one.host for one in client.members()}
+    hosts = {member.id: member.host for member in client.members()}
     return cluster.service_of(hosts[member]) if member in hosts else ""
 
 
 def _codes(client: Client) -> set[str]:
-    return {one.code for one in client.diagnose().findings if one.severity is not Severity.NOTICE}
+    return {finding.code for finding in client.diagnose().findings if finding.severity is not Severity.NOTICE}
 
 
 def _left(client: Client) -> int:
@@ -213,18 +213,18 @@ def play(cluster: Hosts, days: Counter[str], folder: Path, *, each: bool) -> dic
         else:
             faults = storm(cluster, client)
         named = strike(cluster, client, faults, days, patient=each)
-        unnamed = [one.what for one in faults if one.named not in ["", *named[one.what]]]
+        unnamed = [fault.what for fault in faults if fault.named not in ["", *named[fault.what]]]
         until(lambda: _left(client) == 0 or None, "the end of the backlog", 400)
-        failed = sum(found.state.value == "failed" for found in client.operations(TABLE))
+        failed = sum(operation.state.value == "failed" for operation in client.operations(TABLE))
         marks = client.table(TABLE).watermarks()
-        findings = [one.code for one in client.diagnose(TABLE).findings]
+        findings = [finding.code for finding in client.diagnose(TABLE).findings]
         streamed = {} if each else stream(cluster, client, days.total())
-    found = counted(cluster, TABLE, days)
+    figures = counted(cluster, TABLE, days)
     if not each:
         streamed |= {f"streamed_{name}": value for name, value in counted(cluster, COPY, days).items()}
     return {
         "hosts_are": cluster.hosts_are,
-        **found,
+        **figures,
         **streamed,
         "watermarks": sum(map(len, marks.values())),
         "failed_operations": failed,
@@ -253,9 +253,9 @@ def main() -> int:
     days = write_days(folder / "source")
     with hosts as cluster:
         print(f"the cluster is there ({time.monotonic() - began:.0f} s)", flush=True)
-        found = play(cluster, days, folder, each=each)
-    found["seconds"] = round(time.monotonic() - began)
-    print(json.dumps(found), flush=True)
+        figures = play(cluster, days, folder, each=each)
+    figures["seconds"] = round(time.monotonic() - began)
+    print(json.dumps(figures), flush=True)
     right: dict[str, Any] = {
         "rows": days.total(),
         "rows_lost": 0,
@@ -267,7 +267,7 @@ def main() -> int:
         right["unnamed"] = []
     else:
         right |= {f"streamed_{name}": right[name] for name in ("rows", "rows_lost", "rows_doubled")}
-    return int(any(found[name] != value for name, value in right.items()))
+    return int(any(figures[name] != value for name, value in right.items()))
 
 
 if __name__ == "__main__":

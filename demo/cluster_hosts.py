@@ -68,8 +68,8 @@ class Cluster:
 
     def container(self, service: str) -> Any:
         labels = [f"com.docker.compose.project={PROJECT}", f"com.docker.compose.service={service}"]
-        (found,) = self._engine.containers.list(all=True, filters={"label": labels})
-        return found
+        (container,) = self._engine.containers.list(all=True, filters={"label": labels})
+        return container
 
     # -- faults --------------------------------------------------------------------------------------
 
@@ -114,9 +114,9 @@ class Cluster:
     def filled(self, service: str) -> Iterator[None]:
         """A host whose disk is full: what is not read-only there."""
         host = self.container(service)
-        _, said = host.exec_run(["sh", "-c", "cat /dev/zero > /tmp/full"])
-        if b"No space left" not in said:
-            raise SystemExit(f"the disk of {service} did not fill up: {said.decode(errors='replace')}")
+        _, printed = host.exec_run(["sh", "-c", "cat /dev/zero > /tmp/full"])
+        if b"No space left" not in printed:
+            raise SystemExit(f"the disk of {service} did not fill up: {printed.decode(errors='replace')}")
         self.struck["disks_filled"] += 1
         yield
         host.exec_run(["rm", "/tmp/full"])
@@ -181,7 +181,7 @@ class Cluster:
                 "AWS_SHARED_CREDENTIALS_FILE": "/run/secrets/aws",
                 "AWS_REGION": "us-east-1",
             },
-            volumes=[f"{SECRETS / one}:/run/secrets/{one}:ro" for one in shown],
+            volumes=[f"{SECRETS / secret}:/run/secrets/{secret}:ro" for secret in shown],
             labels={"com.docker.compose.project": PROJECT, "com.docker.compose.service": name},
         )
         try:
@@ -232,8 +232,8 @@ def libfaketime(folder: Path) -> Path | None:
     for package in folder.glob("libfaketime_*.deb"):
         _run("dpkg", "-x", str(package), str(folder), cwd=folder)
     folder.chmod(0o755)
-    found = next(folder.glob("usr/lib/*/faketime/libfaketime.so.1"), None)
-    return Path(shutil.copy(found, folder / found.name)) if found else None
+    library = next(folder.glob("usr/lib/*/faketime/libfaketime.so.1"), None)
+    return Path(shutil.copy(library, folder / library.name)) if library else None
 
 
 def _run(*command: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:

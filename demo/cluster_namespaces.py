@@ -84,9 +84,9 @@ class Namespaces:
 
     def put(self, file: Path, name: str) -> None:
         """Have all hosts see a file."""
-        place = self._folder / name
-        place.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(file, place)
+        target = self._folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, target)
 
     def start(self, service: str) -> None:
         """Start what runs on a host."""
@@ -199,11 +199,11 @@ class Namespaces:
         self._signal(service, signal.SIGCONT)
 
     def _signal(self, service: str, number: signal.Signals) -> bool:
-        found = _ip("netns", "pids", f"{PREFIX}-{service}").stdout.split()
-        for pid in found:
+        pids = _ip("netns", "pids", f"{PREFIX}-{service}").stdout.split()
+        for pid in pids:
             with suppress(ProcessLookupError):
                 os.kill(int(pid), number)
-        return bool(found)
+        return bool(pids)
 
     def _kill(self, service: str) -> None:
         """All that runs there, until nothing does."""
@@ -250,9 +250,9 @@ def commands(folder: Path) -> Commands:
     package = "org.apache.spark.deploy"
     spark_class = str(Path(pyspark.__path__[0]) / "bin" / "spark-class")
     master = f"spark://{at['master']}:7077"
-    found: Commands = {}
+    commands: Commands = {}
     for name in members:
-        found[name] = (
+        commands[name] = (
             [
                 *(str(find_etcd().path), f"--name={name}", f"--data-dir={folder / name}"),
                 *(
@@ -261,37 +261,37 @@ def commands(folder: Path) -> Commands:
                 ),
                 f"--listen-peer-urls=http://{at[name]}:2380",
                 f"--initial-advertise-peer-urls=http://{at[name]}:2380",
-                f"--initial-cluster={','.join(f'{one}=http://{at[one]}:2380' for one in members)}",
+                f"--initial-cluster={','.join(f'{member}=http://{at[member]}:2380' for member in members)}",
             ],
             {},
         )
     recovery = f"-Dspark.deploy.recoveryMode=FILESYSTEM -Dspark.deploy.recoveryDirectory={folder / 'master'}"
     words = [spark_class, f"{package}.master.Master", "--host", at["master"], "--port", "7077"]
-    found["master"] = words, {"SPARK_MASTER_OPTS": recovery}
+    commands["master"] = words, {"SPARK_MASTER_OPTS": recovery}
     for number in ("1", "2"):
         run = {"DISTOP_RUNTIME_DIR": str(folder / f"run{number}")}
         name = f"coordinator{number}"
-        found[name] = [*distop, "coordinator", f"--listen={at[name]}:7070", "--insecure"], etcd
-        found[f"sidecar{number}"] = [*distop, "sidecar"], etcd | run
+        commands[name] = [*distop, "coordinator", f"--listen={at[name]}:7070", "--insecure"], etcd
+        commands[f"sidecar{number}"] = [*distop, "sidecar"], etcd | run
         where = ["--host", at[f"worker{number}"], "--cores", "2", "--memory", "1g"]
         work = ["--work-dir", str(folder / f"work{number}"), master]
         python = {"PYSPARK_PYTHON": sys.executable}
-        found[f"worker{number}"] = [spark_class, f"{package}.worker.Worker", *where, *work], run | python
+        commands[f"worker{number}"] = [spark_class, f"{package}.worker.Worker", *where, *work], run | python
         name = f"executor{number}"
         conf = [f"spark.driver.host={at[name]}", "spark.cores.max=2", "spark.executor.memory=512m"]
-        options = [f"--conf={one}" for one in conf]
+        options = [f"--conf={setting}" for setting in conf]
         driver = {"DISTOP_RUNTIME_DIR": str(folder / name)}
-        found[name] = [*distop, "executor", f"--master={master}", *options], etcd | driver
-    return found
+        commands[name] = [*distop, "executor", f"--master={master}", *options], etcd | driver
+    return commands
 
 
 @contextmanager
 def started(folder: Path) -> Iterator[Namespaces]:
     """The cluster, until it is ended with all that it holds."""
-    place = folder / "hosts"
-    shutil.rmtree(place, ignore_errors=True)
-    place.mkdir(parents=True)
-    cluster = Namespaces(place)
+    hosts = folder / "hosts"
+    shutil.rmtree(hosts, ignore_errors=True)
+    hosts.mkdir(parents=True)
+    cluster = Namespaces(hosts)
     cluster.end_all()
     try:
         cluster.started_all()
@@ -299,7 +299,7 @@ def started(folder: Path) -> Iterator[Namespaces]:
             until(lambda: _all_there(client) or None, "the members of the cluster", 300, every_s=1.0)
         yield cluster
     except BaseException:
-        for log in sorted(place.glob("*.log")):
+        for log in sorted(hosts.glob("*.log")):
             print(f"==== {log.name}", log.read_text(errors="replace")[-1500:], sep="\n", file=sys.stderr)
         raise
     finally:
@@ -310,7 +310,7 @@ def _all_there(client: Client) -> bool:
     from distop.errors import DistopError
 
     try:
-        roles = Counter(one.role for one in client.members())
+        roles = Counter(member.role for member in client.members())
     except DistopError:
         time.sleep(0.5)
         return False

@@ -8,7 +8,7 @@ from flights import FILE, OPTIONS, spoil
 from lost_reply import LossyProxy
 
 from distop.cli.demo.crew import until
-from distop.cli.demo.days import Landing
+from distop.cli.demo.days import LandingDays
 from distop.cli.demo.stage import TABLE, Stage
 from distop.client import Client
 from distop.errors import Unavailable
@@ -23,7 +23,7 @@ def feed(stage: Stage) -> None:
     """Everything lands, the gate opens, the table fills."""
     client, source = stage.client, stage.folder / "source"
     good = spoil(source / BAD_DAY / FILE)
-    landing = Landing(stage.folder / "landing", source, OPTIONS)
+    landing = LandingDays(stage.folder / "landing", source, OPTIONS)
     client.table(TABLE).set_ordering(gate="closed", together=TOGETHER)
 
     landing.drop(0.5)
@@ -53,7 +53,11 @@ def feed(stage: Stage) -> None:
     client.table(TABLE).retry_batch(BAD_DAY, "the file was put right")
     stage.say("the file is put right, and the batch tried again: distop batch retry")
     until(lambda: _queued(client) == 0 or None, "an empty backlog", 120)
-    done = [found.facts for found in client.operations(TABLE) if found.type == "ingest" and found.done]
+    done = [
+        operation.facts
+        for operation in client.operations(TABLE)
+        if operation.type == "ingest" and operation.done
+    ]
     # Those that failed have lines of their own; the others are counted in the last one's.
     counted = max((facts["series"]["operations"] for facts in done if "series" in facts), default=0)
     operations = counted + sum("series" not in facts for facts in done)
@@ -65,8 +69,8 @@ def _queued(client: Client) -> int:
     return sum(1 for _ in client.table(TABLE).backlog())
 
 
-def _publish_with_a_lost_reply(stage: Stage, landing: Landing) -> str:
-    """Publish a day by hand, never hear of it, and do it again."""
+def _publish_with_a_lost_reply(stage: Stage, landing: LandingDays) -> str:
+    """Publish a day by hand, get no reply, and do it again."""
     day = "2013-12-31"
     argument = {"paths": [str(landing.folder / day)], **OPTIONS}
     with LossyProxy(stage.addresses[0]) as proxy, stage.connect(proxy.address, timeout_s=3) as client:

@@ -1,4 +1,4 @@
-"""A TCP proxy that carries requests through and, once told to, loses the replies."""
+"""A TCP proxy that carries requests through and loses the replies from :meth:`LossyProxy.lose_replies` on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import TracebackType
 
 class LossyProxy:
     """Forwards connections to ``target`` (``host:port``). After :meth:`lose_replies` the server still gets
-    everything, and the client hears nothing any more until its connection is cut."""
+    everything, and the client receives nothing any more until its connection is cut."""
 
     def __init__(self, target: str) -> None:
         host, _, port = target.rpartition(":")

@@ -63,10 +63,10 @@ def prove(stage: Stage, days: Counter[str]) -> bool:
     """Look at everything from outside."""
     columns = {"key": KEY, "day": ("year", "month", "day")}
     promised = checks(stage.config, stage.client, stage.catalog, TABLE, days, **columns)
-    found = [*promised, copied(stage, days.total())]
+    results = [*promised, copied(stage, days.total())]
     console.print()
-    console.print(verdict(found))
-    return all(holds for _, holds, _ in found)
+    console.print(verdict(results))
+    return all(holds for _, holds, _ in results)
 
 
 def main() -> int:

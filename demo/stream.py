@@ -23,7 +23,7 @@ def main(source: str, target: str, checkpoint: str, files: str = "2", master: st
         "spark.python.daemon.module": "distop.executor.launch.spark_daemon",
         "spark.ui.enabled": "false",
         "spark.sql.shuffle.partitions": "2",
-        **dict(one.split("=", 1) for one in more),
+        **dict(setting.split("=", 1) for setting in more),
     }
     spark = SparkSession.builder.master(master or "local[2]").config(map=settings).getOrCreate()
     register(spark)

@@ -37,10 +37,10 @@ def stream(stage: Stage, rows: int) -> None:
 
 def copied(stage: Stage, rows: int) -> Check:
     """Whether each row is in the copy once."""
-    found = stage.catalog.load_table(f"default.{COPY}").scan(selected_fields=KEY).to_arrow()
-    different = found.group_by(list(KEY)).aggregate([]).num_rows
-    whole = different == found.num_rows == rows
-    return "rows in its copy, the stream's", whole, f"{found.num_rows:,}, {different:,} different"
+    rows_of_copy = stage.catalog.load_table(f"default.{COPY}").scan(selected_fields=KEY).to_arrow()
+    different = rows_of_copy.group_by(list(KEY)).aggregate([]).num_rows
+    whole = different == rows_of_copy.num_rows == rows
+    return "rows in its copy, the stream's", whole, f"{rows_of_copy.num_rows:,}, {different:,} different"
 
 
 def _batch(stage: Stage) -> int:

@@ -21,7 +21,7 @@ from distop import (
 @dataclass
 class Target:
     to: str
-    """The folder."""
+    """The folder of the files that are written."""
 
 
 class Export(DistributedOperation[Target]):

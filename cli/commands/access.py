@@ -82,7 +82,7 @@ def remove(
     ] = None,
     reason: Reason = "",
 ) -> None:
-    """Remove grants."""
+    """Remove grants of a subject: of a role on tables, of a role, or all of them."""
     session.out.show(session.client.change_grants(remove=[_grant(who, role, tables or [])], reason=reason))
 
 
@@ -108,7 +108,8 @@ def _read(file: Path) -> list[tuple[str, str, list[str]]]:
         document: Any = json.loads(file.read_text())
         listed = document["grants"] if isinstance(document, dict) else document
         return [
-            (str(one["who"]), str(one["role"]), [str(table) for table in one["tables"]]) for one in listed
+            (str(grant["who"]), str(grant["role"]), [str(table) for table in grant["tables"]])
+            for grant in listed
         ]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InvalidArgument(

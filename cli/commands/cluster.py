@@ -126,17 +126,17 @@ def doctor(
             details={"field": "remove_key"},
         )
     if remove_key:
-        found = session.client.remove_key(remove_key, fix=fix)
+        diagnosis = session.client.remove_key(remove_key, fix=fix)
     elif after_restore:
-        found = _after_restore(
+        diagnosis = _after_restore(
             etcd.config(), fix, table, published=published or (), folders=look_in or (), anyway=anyway
         )
     else:
-        found = session.client.diagnose(
+        diagnosis = session.client.diagnose(
             table, deep=deep, fix=fix, patience_s=parse_duration(patience, "patience")
         )
-    session.out.show(found)
-    return SOMETHING_WRONG if found.wrong or (strict and found.warned) else 0
+    session.out.show(diagnosis)
+    return SOMETHING_WRONG if diagnosis.wrong or (strict and diagnosis.warned) else 0
 
 
 def _after_restore(config: EtcdConfig, fix: bool, table: str, **more: Any) -> Diagnosis:
@@ -146,16 +146,16 @@ def _after_restore(config: EtcdConfig, fix: bool, table: str, **more: Any) -> Di
     from distop.metastore.etcd.client import EtcdClient
     from distop.proto.identity import default_identity
 
-    what = Mending(fix=fix, table=table, by=default_identity(), **more)
+    mending = Mending(fix=fix, table=table, by=default_identity(), **more)
 
     async def look() -> Diagnosis:
         client = EtcdClient(config)
         try:
-            async with aclosing(mend(client, what, now=time.time())) as reported:
-                findings = [Finding.from_proto(finding_message(one)) async for one in reported]
+            async with aclosing(mend(client, mending, now=time.time())) as reported:
+                findings = [Finding.from_proto(finding_message(finding)) async for finding in reported]
         finally:
             await client.close()
-        tables = {one.table for one in findings if one.table}
+        tables = {finding.table for finding in findings if finding.table}
         return Diagnosis(findings=tuple(findings), tables=len(tables))
 
     return asyncio.run(look())
@@ -212,7 +212,7 @@ def _backed_up(config: EtcdConfig, file: Path, limit_s: float) -> BackupManifest
     return asyncio.run(make())
 
 
-class Kind(StrEnum):
+class ServiceKind(StrEnum):
     coordinator = "coordinator"
     executor = "executor"
     sidecar = "sidecar"
@@ -229,7 +229,7 @@ class NoMember(Unavailable):
 def probe(
     etcd: Etcd,
     out: WithOutput,
-    kind: Annotated[Kind | None, typer.Argument(help="Check this service. Default: any.")] = None,
+    kind: Annotated[ServiceKind | None, typer.Argument(help="Check this service. Default: any.")] = None,
 ) -> None:
     """Exit with code 0 if a service of this host keeps its lease in etcd.
 
@@ -244,13 +244,13 @@ def probe(
         client = EtcdClient(config)
         try:
             keys = client.keyspace
-            found = [*(await client.scan(keys.coordinators)).kvs, *(await client.scan(keys.executors)).kvs]
+            kvs = [*(await client.scan(keys.coordinators)).kvs, *(await client.scan(keys.executors)).kvs]
         finally:
             await client.close()
-        records = [decode(kv.value, MemberRecord, kv.key) for kv in found]
-        here = [one for one in records if one.host == socket.gethostname()]
-        return [one.id for one in here if kind is None or kind == (one.role or "coordinator")]
+        records = [decode(kv.value, MemberRecord, kv.key) for kv in kvs]
+        here = [record for record in records if record.host == socket.gethostname()]
+        return [record.id for record in here if kind is None or kind == (record.role or "coordinator")]
 
-    if not (found := asyncio.run(members(etcd.config()))):
+    if not (alive := asyncio.run(members(etcd.config()))):
         raise NoMember(f"no {kind or 'service'} of {socket.gethostname()} is registered in etcd")
-    out.facts("alive", {"members": found})
+    out.facts("alive", {"members": alive})

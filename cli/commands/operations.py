@@ -209,8 +209,8 @@ def list_operations(
 
     states = [OperationState(wanted.value) for wanted in state or ()]
     size = page_size(limit)
-    found = session.client.operations(table, type=type, states=states, since=begin, page_size=size)
-    session.listed("operations", found, limit)
+    matching = session.client.operations(table, type=type, states=states, since=begin, page_size=size)
+    session.listed("operations", matching, limit)
 
 
 @command(group)

@@ -53,7 +53,9 @@ def export(
     --file FOLDER
     """
     count, names = _written(session.client.operation(operation).quarantined_rows(), folder)
-    session.out.facts(f"rows of {operation}", {"rows": count, "files": [str(folder / one) for one in names]})
+    session.out.facts(
+        f"rows of {operation}", {"rows": count, "files": [str(folder / name) for name in names]}
+    )
 
 
 @command(group)
@@ -135,18 +137,18 @@ def _written(rows: Iterator[QuarantinedRow], folder: Path) -> tuple[int, list[st
 def _check_text(row: QuarantinedRow) -> None:
     if row.format not in ("csv", "jsonl"):
         raise PreconditionFailed(
-            f"{row.place}: rows of {row.format} are no text that could be exported",
+            f"{row.position}: rows of {row.format} are no text that could be exported",
             hint="distop quarantine show --limit 0 --output json has what is known of them",
         )
     if row.cut:
         raise PreconditionFailed(
-            f"{row.place}: only the beginning of this row was kept", hint="take it from its source"
+            f"{row.position}: only the beginning of this row was kept", hint="take it from its source"
         )
 
 
 def _digest(paths: Any) -> str:
     """The digest of local files: other content under the same name is other rows."""
-    found = sha256()
+    digest = sha256()
     for path in paths if isinstance(paths, list) else [paths]:
         if urlsplit(path).scheme:
             continue
@@ -155,7 +157,7 @@ def _digest(paths: Any) -> str:
         for each in sorted(inside) or [root]:
             try:
                 with each.open("rb") as stream:
-                    found.update(file_digest(stream, "sha256").digest())
+                    digest.update(file_digest(stream, "sha256").digest())
             except OSError as error:
                 raise InvalidArgument(f"{each} cannot be read: {error}", details={"field": "file"}) from None
-    return found.hexdigest()
+    return digest.hexdigest()

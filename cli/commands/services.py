@@ -272,9 +272,9 @@ def _checked(
     require_spark(master)
     from distop.executor.checking.spark_setup import check as check_workers  # loads pyspark
 
-    found = check_workers(etcd, master, settings, stores)
-    out.checked(found.workers, found.findings)
-    return SOMETHING_WRONG if found.wrong else 0
+    result = check_workers(etcd, master, settings, stores)
+    out.checked(result.workers, result.findings)
+    return SOMETHING_WRONG if result.wrong else 0
 
 
 def _ended(out: Output, service: str, code: int) -> int:
@@ -323,11 +323,11 @@ def landing(
         end_with(end_with_parent)
     pause = parse_duration(every, "every")
     how: Any = {"type": type, "replace": on_changed == "replace"}
-    one = Landing(session.client, table, url, **how) if table is not None else None
-    many = Landings(session.client, url, **how)
+    single = Landing(session.client, table, url, **how) if table is not None else None
+    several = Landings(session.client, url, **how)
 
     def look() -> dict[str, LandingReport]:
-        return {table: one.poll()} if one is not None and table is not None else many.poll()
+        return {table: single.poll()} if single is not None and table is not None else several.poll()
 
     configure(log_level, log_format)
     if once:

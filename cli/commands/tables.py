@@ -182,8 +182,8 @@ def drop(
 def show(session: Connected, table: TableName) -> None:
     """Show one table: its definition, its content, what loaded it last, and its indexes."""
     handle = session.client.table(table)
-    found, indexes = handle.get(), tuple(handle.indexes())
-    session.out.show(replace(found, indexes=indexes, content=handle.describe()))
+    table_now, indexes = handle.get(), tuple(handle.indexes())
+    session.out.show(replace(table_now, indexes=indexes, content=handle.describe()))
 
 
 @command(group)

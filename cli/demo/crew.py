@@ -30,16 +30,17 @@ if COMPILED_SPARK.is_dir():  # by link_spark in deploy/setup.sh: Python workers 
 
 
 def until(
-    condition: Callable[[], T | None], what: str, timeout_s: float = 60.0, *, every_s: float = 0.25
+    condition: Callable[[], T | None], label: str, timeout_s: float = 60.0, *, every_s: float = 0.25
 ) -> T:
-    """Wait until ``condition`` gives something; what it gave. What looks more often than need be takes
-    processors from those it looks at. Raises :class:`DeadlineExceeded`."""
+    """Wait until ``condition`` gives a result, and return it; ``label`` is in the error's message.
+
+    Looking more often than needed takes processors from the services. Raises :class:`DeadlineExceeded`."""
     deadline = time.monotonic() + timeout_s
-    while (found := condition()) is None:
+    while (result := condition()) is None:
         if time.monotonic() > deadline:
-            raise DeadlineExceeded(f"the demo waited {timeout_s:.0f} s in vain for {what}")
+            raise DeadlineExceeded(f"the demo waited {timeout_s:.0f} s in vain for {label}")
         time.sleep(every_s)
-    return found
+    return result
 
 
 class Crew:

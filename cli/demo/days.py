@@ -38,7 +38,7 @@ def make_days(folder: Path, days: int, rows: int, seed: int = 2024) -> Counter[s
     return made
 
 
-class Landing:
+class LandingDays:
     """A folder that days land in, in no order at all."""
 
     def __init__(self, folder: Path, source: Path, options: Mapping[str, Any], seed: int = 2013) -> None:

@@ -13,7 +13,7 @@ from tempfile import mkdtemp
 from rich.console import Console
 
 from distop.cli.demo.crew import until
-from distop.cli.demo.days import KEY, SPLIT_BYTES, Landing, make_days
+from distop.cli.demo.days import KEY, SPLIT_BYTES, LandingDays, make_days
 from distop.cli.demo.proof import Check, checks, verdict
 from distop.cli.demo.stage import TABLE, Stage
 from distop.cli.dev import end_sidecar
@@ -52,8 +52,8 @@ def play(out: Output, console: Console, master: str) -> bool:
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     good, ended = False, False
     try:
-        found = _run(folder, console, master)
-        good = all(holds for _, holds, _ in found)
+        results = _run(folder, console, master)
+        good = all(holds for _, holds, _ in results)
     except (KeyboardInterrupt, SystemExit):
         ended = True
         raise
@@ -64,9 +64,9 @@ def play(out: Output, console: Console, master: str) -> bool:
         else:
             console.print(f"the logs are in {folder / 'logs'}")
     took = round(time.monotonic() - began)
-    console.print(verdict(found))
+    console.print(verdict(results))
     console.print(f"every row is there exactly once ({took} s)" if good else "something is wrong")
-    shown = [{"what": what, "holds": holds, "found": value} for what, holds, value in found]
+    shown = [{"what": label, "holds": holds, "found": value} for label, holds, value in results]
     out.result_for_programs({"good": good, "seconds": took, "checks": shown})
     return good
 
@@ -99,7 +99,7 @@ def acts(stage: Stage, days: Counter[str]) -> list[Check]:
     stage.console.print(f"the page: http://{stage.page}/table?name={TABLE}")
     client.create_table(TABLE, str(stage.folder / "table"), options={"partitionBy": ["month(day)"]})
     client.table(TABLE).set_ordering(gate="closed", together=TOGETHER)
-    landing = Landing(stage.folder / "landing", stage.folder / "source", {"split_bytes": SPLIT_BYTES})
+    landing = LandingDays(stage.folder / "landing", stage.folder / "source", {"split_bytes": SPLIT_BYTES})
     landing.drop(1.0)
     stage.start_feed(landing.folder)
     with stage.timed("all days were dropped into a folder, in no order, and are queued"):

@@ -56,8 +56,8 @@ def checks(
     doubled = rows.num_rows - different
     yield "rows that stand there twice", doubled == 0, f"{doubled:,} (by {', '.join(key)})"
     counted = rows.group_by(list(day)).aggregate([([], "count_all")]).to_pylist()
-    found = Counter({"-".join(f"{row[part]!s:0>2}" for part in day): row["count_all"] for row in counted})
-    wrong = [day for day in sorted(expected | found) if expected[day] != found[day]]
+    counts = Counter({"-".join(f"{row[part]!s:0>2}" for part in day): row["count_all"] for row in counted})
+    wrong = [day for day in sorted(expected | counts) if expected[day] != counts[day]]
     yield f"days of {len(expected)} that differ from the source", not wrong, _some(wrong)
 
     marks = client.table(table).watermarks()
@@ -81,19 +81,19 @@ def checks(
     yield "data files no snapshot knows", not strange, _some(strange)
     missing = sorted(str(path) for path in known - on_disk)
     yield f"data files missing of {len(known)}", not missing, _some(missing)
-    published = (found for found in client.operations(table) if found.type in ("ingest", "compact"))
-    ended = [found for found in published if found.state is OperationState.SUCCEEDED]
+    succeeded = client.operations(table, states=[OperationState.SUCCEEDED])
+    ended = [operation for operation in succeeded if operation.type in ("ingest", "compact")]
     # The line of a series, the batches here, counts those before it.
-    operations = sum(found.facts.get("series", {}).get("operations", 1) for found in ended)
+    operations = sum(operation.facts.get("series", {}).get("operations", 1) for operation in ended)
     snapshots = len(iceberg.snapshots())
     yield "snapshots, one an operation", snapshots == operations, str(snapshots)
 
 
-def verdict(found: Sequence[Check]) -> Table:
+def verdict(results: Sequence[Check]) -> Table:
     """What was looked at, as people read it."""
     table = Table("what", "", "found", box=None)
-    for what, holds, value in found:
-        table.add_row(what, "[green]ok[/]" if holds else "[red]WRONG[/]", value)
+    for label, holds, value in results:
+        table.add_row(label, "[green]ok[/]" if holds else "[red]WRONG[/]", value)
     return table
 
 

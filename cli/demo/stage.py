@@ -14,7 +14,7 @@ from distop.catalog import EtcdCatalog
 from distop.cli.demo.crew import AT_ONCE_S, Crew, until
 from distop.cli.dev import environment_of
 from distop.cli.secure import ADMIN, Security
-from distop.client import Client, Credentials, Operation
+from distop.client import Client, Credentials, Member, Operation
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import free_port
 
@@ -101,10 +101,10 @@ class Stage:
         self.console.print(f"  {line}", soft_wrap=True)
 
     @contextmanager
-    def timed(self, what: str) -> Iterator[None]:
+    def timed(self, label: str) -> Iterator[None]:
         began = time.monotonic()
         yield
-        self.console.print(f"{what} [dim]({time.monotonic() - began:.1f} s)[/]")
+        self.console.print(f"{label} [dim]({time.monotonic() - began:.1f} s)[/]")
 
     # -- kill -9 ---------------------------------------------------------------------------------------
 
@@ -124,9 +124,10 @@ class Stage:
     def kill_the_leader(self) -> str:
         """Kill the coordinator that leads the table; how long until the other one leads."""
         leader = until(
-            lambda: next((found for found in self.client.leaders() if found.table == TABLE), None), "a leader"
+            lambda: next((leader for leader in self.client.leaders() if leader.table == TABLE), None),
+            "a leader",
         )
-        member = next(found for found in self.client.members() if found.id == leader.member)
+        member = self._member(leader.member)
         killed = time.monotonic()
         self.crew.kill(member.pid)
 
@@ -139,10 +140,13 @@ class Stage:
         self.start_coordinator(self.addresses.index(member.address))
         return f"leading coordinator killed -9: the other one led after {took:.1f} s"
 
+    def _member(self, id: str) -> Member:
+        return next(member for member in self.client.members() if member.id == id)
+
     def kill_the_runner(self, operation: Operation) -> str:
         """Kill the Spark driver that runs the operation; how long until the other one has it."""
         first = operation.runner
-        member = next(found for found in self.client.members() if found.id == first)
+        member = self._member(first)
         killed = time.monotonic()
         self.crew.kill(member.pid)
 

@@ -72,7 +72,7 @@ def parse_assignments(items: Iterable[str]) -> dict[str, Any]:
         except ValueError:
             value = text
         values.setdefault(key, []).append(value)
-    return {key: found[0] if len(found) == 1 else found for key, found in values.items()}
+    return {key: given[0] if len(given) == 1 else given for key, given in values.items()}
 
 
 def parse_properties(items: Iterable[str]) -> dict[str, str]:

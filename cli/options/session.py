@@ -73,11 +73,11 @@ class Session:
 
         return Client(self._address, timeout_s=self._timeout_s)
 
-    def listed(self, what: Listing, items: Iterator[Any], limit: int) -> None:
+    def listed(self, listing: Listing, items: Iterator[Any], limit: int) -> None:
         """Show the first ``limit`` items; 0: all."""
-        found = list(islice(items, limit + COUNTED if limit else None))
-        shown = found[:limit] if limit else found
-        self.out.listed(what, shown, len(found) - len(shown))
+        read = list(islice(items, limit + COUNTED if limit else None))
+        shown = read[:limit] if limit else read
+        self.out.listed(listing, shown, len(read) - len(shown))
 
     def suggest(self, error: DistopError) -> None:
         """Add a suggestion with a similar name to an error about an unknown name."""
@@ -95,12 +95,12 @@ class Session:
                 return error.details["table"], [table.name for table in listed_tables]
             case "OPERATION_NOT_FOUND" if "operation" in error.details:
                 table, _, rest = (name := error.details["operation"]).partition("/")
-                tables = [one.name for one in islice(self.client.tables(), MOST_NAMES)]
+                tables = [known.name for known in islice(self.client.tables(), MOST_NAMES)]
                 if table not in tables:
                     return name, [f"{known}/{rest}" for known in tables]
                 number = name.rpartition("/")[2]
                 listed = islice(self.client.operations(table), MOST_NAMES)
-                known = {f"{one.name.rpartition('/')[0]}/{number}" for one in listed}
+                known = {f"{operation.name.rpartition('/')[0]}/{number}" for operation in listed}
                 return name, [] if name in known else sorted(known)
         return "", []
 
@@ -150,13 +150,17 @@ def complete_operation(ctx: typer.Context, incomplete: str) -> list[str]:
     table, slash, _ = incomplete.partition("/")
     if not slash:
         return [f"{name}/" for name in complete_table(ctx, incomplete)]
-    return _complete(ctx, lambda client: (one.name for one in client.operations(table)), incomplete)
+    return _complete(
+        ctx, lambda client: (operation.name for operation in client.operations(table)), incomplete
+    )
 
 
 def complete_schedule(ctx: typer.Context, incomplete: str) -> list[str]:
     """Names of the schedules of the table that was named before."""
     table = ctx.params.get("table") or ""
-    return _complete(ctx, lambda client: (one.name for one in client.table(table).schedules()), incomplete)
+    return _complete(
+        ctx, lambda client: (schedule.name for schedule in client.table(table).schedules()), incomplete
+    )
 
 
 def _complete(ctx: typer.Context, names: Callable[[Client], Iterator[str]], incomplete: str) -> list[str]:

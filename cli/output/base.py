@@ -48,7 +48,7 @@ class Output(ABC):
         """One result of the client: an operation, a table, a diagnosis, ..."""
 
     @abstractmethod
-    def listed(self, what: Listing, items: Sequence[Any], more: int) -> None:
+    def listed(self, listing: Listing, items: Sequence[Any], more: int) -> None:
         """Several of a kind; ``more``: how many the list leaves out, as far as they were counted."""
 
     @abstractmethod

@@ -53,7 +53,7 @@ class ListStyle(Generic[T]):
         grid = grid_of(*self.columns)
         for item in items:
             values = [value_of(item) for value_of in self.columns.values()]
-            cells = (one if isinstance(one, Text) else printable(shown(one)) for one in values)
+            cells = (cell if isinstance(cell, Text) else printable(shown(cell)) for cell in values)
             grid.add_row(*cells)
         return grid
 
@@ -61,43 +61,45 @@ class ListStyle(Generic[T]):
 STYLES: Mapping[Listing, ListStyle[Any]] = {
     "operations": ListStyle[Operation](
         {
-            "OPERATION": lambda one: one.name + in_series(one),
-            "STATE": lambda one: Text(
-                state_of(one) + (" (paused)" if one.pause else ""), STATE_STYLES[one.state]
+            "OPERATION": lambda operation: operation.name + in_series(operation),
+            "STATE": lambda operation: Text(
+                state_of(operation) + (" (paused)" if operation.pause else ""), STATE_STYLES[operation.state]
             ),
-            "JOBS": lambda one: counts(one.jobs),
-            "ROWS": lambda one: text_of(one.facts.get("rows", "")),
-            "STARTED": lambda one: one.started_at,
-            "DURATION": lambda one: duration(one.duration_s),
-            "BY": lambda one: one.started_by,
-            "ERROR": lambda one: one.error.code if one.error else "",
+            "JOBS": lambda operation: counts(operation.jobs),
+            "ROWS": lambda operation: text_of(operation.facts.get("rows", "")),
+            "STARTED": lambda operation: operation.started_at,
+            "DURATION": lambda operation: duration(operation.duration_s),
+            "BY": lambda operation: operation.started_by,
+            "ERROR": lambda operation: operation.error.code if operation.error else "",
         },
         "no operations",
         ("BY", "DURATION", "STARTED", "ROWS", "JOBS"),
     ),
     "tables": ListStyle[Table](
         {
-            "TABLE": lambda one: one.name,
-            "LOCATION": lambda one: f"cannot be read: {one.error.code}" if one.error else one.location,
-            "FORMAT": lambda one: one.format,
-            "RUNNING": lambda one: " ".join(
-                filter(None, (str(len(one.running) or ""), "paused" if one.pause else ""))
+            "TABLE": lambda table: table.name,
+            "LOCATION": lambda table: (
+                f"cannot be read: {table.error.code}" if table.error else table.location
             ),
-            "LED BY": lambda one: one.leader,
-            "SNAPSHOT": lambda one: str(one.snapshot_id or ""),
+            "FORMAT": lambda table: table.format,
+            "RUNNING": lambda table: " ".join(
+                filter(None, (str(len(table.running) or ""), "paused" if table.pause else ""))
+            ),
+            "LED BY": lambda table: table.leader,
+            "SNAPSHOT": lambda table: str(table.snapshot_id or ""),
         },
         "no tables: distop table create NAME --location URL",
         ("LED BY", "SNAPSHOT", "FORMAT"),
     ),
     "audit": ListStyle[AuditEntry](
         {
-            "WHEN": lambda one: one.at,
-            "WHO": lambda one: one.by,
-            "FROM": lambda one: one.address,
-            "WHAT": lambda one: one.action if one.outcome != "denied" else f"{one.action} (denied)",
-            "TO": lambda one: one.target,
-            "ARGUMENT": lambda one: one.argument,
-            "WHY": lambda one: one.reason,
+            "WHEN": lambda entry: entry.at,
+            "WHO": lambda entry: entry.by,
+            "FROM": lambda entry: entry.address,
+            "WHAT": lambda entry: entry.action if entry.outcome != "denied" else f"{entry.action} (denied)",
+            "TO": lambda entry: entry.target,
+            "ARGUMENT": lambda entry: entry.argument,
+            "WHY": lambda entry: entry.reason,
             "BECAME": became,
         },
         "nothing yet",
@@ -105,67 +107,71 @@ STYLES: Mapping[Listing, ListStyle[Any]] = {
     ),
     "backlog": ListStyle[Batch](
         {
-            "BATCH": lambda one: one.name,
-            "STATE": lambda one: one.state,
-            "TYPE": lambda one: one.type,
-            "SINCE": lambda one: one.queued_at,
-            "BY": lambda one: one.queued_by,
-            "FAILED": lambda one: str(one.attempts or ""),
-            "OPERATION": lambda one: one.operation,
+            "BATCH": lambda batch: batch.name,
+            "STATE": lambda batch: batch.state,
+            "TYPE": lambda batch: batch.type,
+            "SINCE": lambda batch: batch.queued_at,
+            "BY": lambda batch: batch.queued_by,
+            "FAILED": lambda batch: str(batch.attempts or ""),
+            "OPERATION": lambda batch: batch.operation,
         },
         "no batches",
         ("BY", "SINCE", "TYPE"),
     ),
     "applied": ListStyle[Batch](
         {
-            "BATCH": lambda one: one.name,
-            "STATE": lambda one: one.state,
-            "SINCE": lambda one: one.finished_at,
-            "ROWS": lambda one: one.rows,
-            "FILES": lambda one: one.files,
-            "BYTES": lambda one: one.bytes,
-            "BY": lambda one: one.queued_by,
-            "FAILED": lambda one: str(one.attempts or ""),
-            "DECIDED BY": lambda one: one.decided_by,
-            "OPERATION": lambda one: one.operation + (f" (of {one.together})" if one.together > 1 else ""),
+            "BATCH": lambda batch: batch.name,
+            "STATE": lambda batch: batch.state,
+            "SINCE": lambda batch: batch.finished_at,
+            "ROWS": lambda batch: batch.rows,
+            "FILES": lambda batch: batch.files,
+            "BYTES": lambda batch: batch.bytes,
+            "BY": lambda batch: batch.queued_by,
+            "FAILED": lambda batch: str(batch.attempts or ""),
+            "DECIDED BY": lambda batch: batch.decided_by,
+            "OPERATION": lambda batch: (
+                batch.operation + (f" (of {batch.together})" if batch.together > 1 else "")
+            ),
         },
         "no batches",
         ("BY", "BYTES", "FILES", "SINCE", "FAILED", "DECIDED BY"),
     ),
     "snapshots": ListStyle[Snapshot](
         {
-            "SNAPSHOT": lambda one: str(one.snapshot_id),
-            "COMMITTED": lambda one: one.committed_at,
-            "CHANGE": lambda one: one.change,
-            "ROWS": lambda one: one.rows,
-            "ADDED": lambda one: one.added_rows,
-            "OPERATION": lambda one: one.operation or "another program",
-            "STATE": lambda one: list(filter(None, (_place(one), *one.refs))),
+            "SNAPSHOT": lambda snapshot: str(snapshot.snapshot_id),
+            "COMMITTED": lambda snapshot: snapshot.committed_at,
+            "CHANGE": lambda snapshot: snapshot.change,
+            "ROWS": lambda snapshot: snapshot.rows,
+            "ADDED": lambda snapshot: snapshot.added_rows,
+            "OPERATION": lambda snapshot: snapshot.operation or "another program",
+            "STATE": lambda snapshot: list(filter(None, (_position(snapshot), *snapshot.refs))),
         },
         "no snapshot: nothing has been published yet",
         ("ADDED", "CHANGE", "STATE", "COMMITTED"),
     ),
     "quarantines": ListStyle[Quarantine](
         {
-            "OPERATION": lambda one: one.operation,
-            "ROWS": lambda one: one.rows,
-            "FINISHED": lambda one: one.at,
-            "REPLAYED BY": lambda one: one.replayed_by,
-            "FILES": lambda one: one.folder,
+            "OPERATION": lambda quarantine: quarantine.operation,
+            "ROWS": lambda quarantine: quarantine.rows,
+            "FINISHED": lambda quarantine: quarantine.at,
+            "REPLAYED BY": lambda quarantine: quarantine.replayed_by,
+            "FILES": lambda quarantine: quarantine.folder,
         },
         "no quarantined rows",
         ("FILES", "FINISHED"),
     ),
     "schedules": ListStyle[Schedule](
         {
-            "SCHEDULE": lambda one: one.name,
-            "TYPE": lambda one: one.type,
-            "WHEN": lambda one: " ".join(filter(None, (one.cron, one.timezone, one.when))),
-            "NEXT": lambda one: "paused" if one.pause else one.next_at,
-            "LAST": lambda one: one.last_at,
-            "STARTED": lambda one: str(one.started or ""),
-            "OPERATION": lambda one: one.operation,
-            "SKIPPED": lambda one: str(one.skipped or ""),
+            "SCHEDULE": lambda schedule: schedule.name,
+            "TYPE": lambda schedule: schedule.type,
+            "WHEN": lambda schedule: " ".join(
+                filter(None, (schedule.cron, schedule.timezone, schedule.when))
+            ),
+            "NEXT": lambda schedule: "paused" if schedule.pause else schedule.next_at,
+            "LAST": lambda schedule: schedule.last_at,
+            "STARTED": lambda schedule: str(schedule.started or ""),
+            "OPERATION": lambda schedule: schedule.operation,
+            "SKIPPED": lambda schedule: str(schedule.skipped or ""),
             "WHY": skip_reason,
         },
         "no schedules",
@@ -176,14 +182,14 @@ STYLES: Mapping[Listing, ListStyle[Any]] = {
 
 MEMBERS = ListStyle[tuple[Member, int]](
     {
-        "MEMBER": lambda one: one[0].id,
-        "ROLE": lambda one: one[0].role + (" (draining)" if one[0].draining else ""),
-        "ADDRESS": lambda one: one[0].address,
-        "HOST": lambda one: one[0].host,
-        "PID": lambda one: str(one[0].pid or ""),
-        "SINCE": lambda one: one[0].started_at,
-        "TYPES": lambda one: one[0].types,
-        "LEADS": lambda one: str(one[1]) if one[0].role == "coordinator" else "",
+        "MEMBER": lambda row: row[0].id,
+        "ROLE": lambda row: row[0].role + (" (draining)" if row[0].draining else ""),
+        "ADDRESS": lambda row: row[0].address,
+        "HOST": lambda row: row[0].host,
+        "PID": lambda row: str(row[0].pid or ""),
+        "SINCE": lambda row: row[0].started_at,
+        "TYPES": lambda row: row[0].types,
+        "LEADS": lambda row: str(row[1]) if row[0].role == "coordinator" else "",
     },
     "no members",
     ("SINCE", "PID", "HOST", "TYPES", "LEADS"),
@@ -191,16 +197,16 @@ MEMBERS = ListStyle[tuple[Member, int]](
 """Live processes, each with how many tables it leads."""
 
 WATERMARKS = ListStyle[tuple[str, str, str]](
-    {"SOURCE": lambda one: one[0], "PARTITION": lambda one: one[1], "WATERMARK": lambda one: one[2]},
+    {"SOURCE": lambda row: row[0], "PARTITION": lambda row: row[1], "WATERMARK": lambda row: row[2]},
     "no watermarks: nothing has been ingested yet",
 )
 
 GRANTS = ListStyle[Grant](
-    {"WHO": lambda one: one.who, "ROLE": lambda one: one.role, "TABLES": lambda one: one.tables},
+    {"WHO": lambda grant: grant.who, "ROLE": lambda grant: grant.role, "TABLES": lambda grant: grant.tables},
     "no grant that you can see",
 )
 
 
-def _place(snapshot: Snapshot) -> str:
+def _position(snapshot: Snapshot) -> str:
     """Where a snapshot lies in the history of its table."""
     return "present" if snapshot.present else "" if snapshot.in_history else "not in the history"

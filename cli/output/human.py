@@ -79,14 +79,14 @@ class HumanOutput(Output):
         else:
             self._screen.pairs(fields_of(result))
 
-    def listed(self, what: Listing, items: Sequence[Any], more: int) -> None:
-        if what == "traces":
+    def listed(self, listing: Listing, items: Sequence[Any], more: int) -> None:
+        if listing == "traces":
             self._traces(items)
             return
-        if what == "quarantined":
+        if listing == "quarantined":
             self._quarantined(items, more)
             return
-        self._list(STYLES[what], items, more=more)
+        self._list(STYLES[listing], items, more=more)
 
     def _list(self, style: ListStyle[T], items: Iterable[T], *, more: int = 0, empty: str = "") -> None:
         self._screen.list(style.grid(items), empty or style.empty, more, style.spare)
@@ -189,10 +189,12 @@ class HumanOutput(Output):
         )
 
     def _traces(self, traces: Sequence[Trace]) -> None:
-        for one in traces:
-            where = f"job {one.partition}, attempt {one.attempt}" if one.partition else "completion"
-            self._out.print(Text(printable(f"{when(one.at)} {where}: {one.error}"), "bold"), soft_wrap=True)
-            for line in one.trace.rstrip().split("\n"):
+        for trace in traces:
+            where = f"job {trace.partition}, attempt {trace.attempt}" if trace.partition else "completion"
+            self._out.print(
+                Text(printable(f"{when(trace.at)} {where}: {trace.error}"), "bold"), soft_wrap=True
+            )
+            for line in trace.trace.rstrip().split("\n"):
                 self._out.print(Text(f"    {printable(line)}"), soft_wrap=True)
         if not traces:
             self.note(
@@ -201,9 +203,9 @@ class HumanOutput(Output):
             )
 
     def _quarantined(self, rows: Sequence[QuarantinedRow], more: int) -> None:
-        for one in rows:
-            self._out.print(Text(printable(f"{one.place}: {one.reason}"), "bold"), soft_wrap=True)
-            self._out.print(Text(f"    {printable(one.raw)}"), soft_wrap=True)
+        for row in rows:
+            self._out.print(Text(printable(f"{row.position}: {row.reason}"), "bold"), soft_wrap=True)
+            self._out.print(Text(f"    {printable(row.raw)}"), soft_wrap=True)
         if not rows:
             self.note("no row is in quarantine")
         elif more:
@@ -223,17 +225,19 @@ class HumanOutput(Output):
 
     def _diagnosis(self, diagnosis: Diagnosis) -> None:
         looked = f"{diagnosis.tables:,} tables and {diagnosis.operations:,} operations"
-        self._found(doctor_lines(diagnosis.findings), looked)
+        self._findings(doctor_lines(diagnosis.findings), looked)
 
     def checked(self, workers: Sequence[Mapping[str, Any]], findings: Sequence[WorkerFinding]) -> None:
-        hosts = some_hosts(sorted({one["host"] for one in workers}))
-        self._found(worker_lines(findings), f"executors of Spark: {len(workers):,}, on {hosts or 'no host'}")
+        hosts = some_hosts(sorted({worker["host"] for worker in workers}))
+        self._findings(
+            worker_lines(findings), f"executors of Spark: {len(workers):,}, on {hosts or 'no host'}"
+        )
 
-    def _found(self, lines: Iterable[Text], looked: str) -> None:
-        found = list(lines)
-        for line in found:
+    def _findings(self, lines: Iterable[Text], looked: str) -> None:
+        printed = list(lines)
+        for line in printed:
             self._out.print(line, soft_wrap=True)
-        self.note(f"looked at {looked}" + ("" if found else ": no problem found"))
+        self.note(f"looked at {looked}" + ("" if printed else ": no problem found"))
 
     def _grants(self, grants: Grants) -> None:
         open_to_all = "" if grants.enforced else "no policy: every caller may do everything"

@@ -34,7 +34,7 @@ class JsonOutput(Output):
         of = {"wrong": result.wrong, "warned": result.warned} if hasattr(result, "wrong") else {}
         self._print(shown | of)
 
-    def listed(self, what: Listing, items: Sequence[Any], more: int) -> None:
+    def listed(self, listing: Listing, items: Sequence[Any], more: int) -> None:
         self._print(items)
         if more:
             # The list itself is the result; that it was truncated is written to stderr.
@@ -69,11 +69,18 @@ class JsonOutput(Output):
         self._print([plain(member) | {"leads": led.get(member.id, [])} for member in members])
 
     def checked(self, workers: Sequence[Mapping[str, Any]], findings: Sequence[WorkerFinding]) -> None:
-        found = [
-            {"code": one.code, "sentence": one.sentence, "workers": one.workers, "remedy": one.remedy}
-            for one in findings
+        faults = [
+            {
+                "code": finding.code,
+                "sentence": finding.sentence,
+                "workers": finding.workers,
+                "remedy": finding.remedy,
+            }
+            for finding in findings
         ]
-        self._print({"wrong": bool(found), "findings": found, "workers": [dict(one) for one in workers]})
+        self._print(
+            {"wrong": bool(faults), "findings": faults, "workers": [dict(worker) for worker in workers]}
+        )
 
     def facts(self, title: str, facts: Mapping[str, Any], hints: Iterable[str] = ()) -> None:
         self._print(facts)

@@ -76,12 +76,13 @@ def paused(pause: Pause | None) -> str:
 def broken_rules(facts: Mapping[str, Any]) -> str:
     """One line per broken rule: the number of rows, where most of them are, and a sample."""
     lines = []
-    for one in violations_of(facts):
-        most = ", ".join(f"{name}: {rows:,}" for name, rows in one["most"].items())
-        more = ", ..." if one["partitions"] > len(one["most"]) else ""
-        sample = f", such as {one['sample']}" if one.get("sample") else ""
+    for violation in violations_of(facts):
+        most = ", ".join(f"{name}: {rows:,}" for name, rows in violation["most"].items())
+        more = ", ..." if violation["partitions"] > len(violation["most"]) else ""
+        sample = f", such as {violation['sample']}" if violation.get("sample") else ""
         lines.append(
-            f"{one['rule']}: {one['rows']:,} row{'' if one['rows'] == 1 else 's'} ({most}{more}){sample}"
+            f"{violation['rule']}: {violation['rows']:,} row{'' if violation['rows'] == 1 else 's'} "
+            f"({most}{more}){sample}"
         )
     rules = facts.get("violatedRules")
     left = rules - len(lines) if isinstance(rules, int) else 0
@@ -170,10 +171,14 @@ def arguments_of(argument: Mapping[str, Any]) -> list[tuple[str, str]]:
 def event_lines(operation: Operation) -> str:
     """What has happened to an operation, a line for each event, with the seconds since its start."""
     lines = []
-    for one in operation.events:
-        since = (one.at - operation.started_at).total_seconds() if one.at and operation.started_at else 0.0
-        by = f" by {one.by}" if one.by else ""
-        lines.append(f"{when(one.at)}  {since:+.3f} s  {one.what}{by}{f': {one.about}' if one.about else ''}")
+    for event in operation.events:
+        since = (
+            (event.at - operation.started_at).total_seconds() if event.at and operation.started_at else 0.0
+        )
+        by = f" by {event.by}" if event.by else ""
+        lines.append(
+            f"{when(event.at)}  {since:+.3f} s  {event.what}{by}{f': {event.about}' if event.about else ''}"
+        )
     if operation.events_left_out:
         lines.append(f"{operation.events_left_out:,} more, after the first ones, are left out")
     return "\n".join(lines)
@@ -260,21 +265,23 @@ MOST_HOSTS = 5
 
 def doctor_lines(findings: Iterable[Finding]) -> Iterator[Text]:
     """Those of ``distop cluster doctor``."""
-    for one in findings:
-        mark = "fixed" if one.fixed else one.severity.value
-        style = "green" if one.fixed else SEVERITY_STYLES[one.severity]
-        yield _line(mark, style, one.code, one.sentence)
-        for text in filter(None, [one.outcome, "" if one.fixed else one.remedy]):
+    for finding in findings:
+        mark = "fixed" if finding.fixed else finding.severity.value
+        style = "green" if finding.fixed else SEVERITY_STYLES[finding.severity]
+        yield _line(mark, style, finding.code, finding.sentence)
+        for text in filter(None, [finding.outcome, "" if finding.fixed else finding.remedy]):
             yield Text(f"    {printable(text)}")
 
 
 def worker_lines(findings: Iterable[WorkerFinding]) -> Iterator[Text]:
     """Those of ``distop executor --check``."""
-    for one in findings:
-        hosts = some_hosts(one.workers)
+    for finding in findings:
+        hosts = some_hosts(finding.workers)
         error = Severity.ERROR
-        yield _line(error.value, SEVERITY_STYLES[error], one.code, f"{hosts}: " * bool(hosts) + one.sentence)
-        yield Text(f"    {printable(one.remedy)}")
+        yield _line(
+            error.value, SEVERITY_STYLES[error], finding.code, f"{hosts}: " * bool(hosts) + finding.sentence
+        )
+        yield Text(f"    {printable(finding.remedy)}")
 
 
 def some_hosts(hosts: Sequence[str]) -> str:
@@ -289,12 +296,12 @@ def _line(mark: str, style: str, code: str, sentence: str) -> Text:
 
 def fields_of(model: Model) -> list[tuple[str, Any]]:
     """The fields of a result that are set, as names and values: what it has is what is shown."""
-    found = []
+    pairs = []
     for field in fields(model):  # type: ignore[arg-type]  # each model is a dataclass
         value = getattr(model, field.name)
         if value or (value == 0 and field.default is None):
-            found.append((field.name.replace("_", " "), _field(value)))
-    return found
+            pairs.append((field.name.replace("_", " "), _field(value)))
+    return pairs
 
 
 def _field(value: Any) -> Any:
@@ -315,11 +322,11 @@ def _field(value: Any) -> Any:
             return "\n".join(f"{name}: {text_of(item)}" for name, item in value.items())
         case tuple():
             return Text("\n").join(
-                one if isinstance(one, Text) else Text(shown(one)) for one in map(_field, value)
+                text if isinstance(text, Text) else Text(shown(text)) for text in map(_field, value)
             )
     return value
 
 
-def skip_reason(one: Schedule) -> str:
+def skip_reason(schedule: Schedule) -> str:
     """Why the last tick was skipped; empty: none was."""
-    return printable(f"{one.skip.code}: {one.skip.message}") if one.skip else ""
+    return printable(f"{schedule.skip.code}: {schedule.skip.message}") if schedule.skip else ""
