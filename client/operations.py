@@ -276,9 +276,10 @@ class RunOptions(TypedDict, total=False):
     deadline_s: float | None
     """Seconds from the start after which it is aborted."""
     max_job_attempts: int | None
-    """Attempts at a job before it is marked failed."""
+    """Attempts at a job before it is marked failed. Default: as its type says, 3."""
     job_backoff_s: float | None
-    """Back-off in seconds before the second attempt at a job; doubled before each further one, up to 30 s."""
+    """Back-off in seconds before the second attempt at a job; doubled before each further one, up to 30 s.
+    Default: as its type says, 0.1."""
     attempt_timeout_s: float | None
     """Timeout of an attempt in seconds; it then counts as failed."""
     max_failed_partitions: int

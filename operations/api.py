@@ -240,8 +240,6 @@ class DistributedOperation(ABC, Generic[A]):
     """The role that a caller needs on the table to have an operation of the type started, at least."""
     compatible_types: ClassVar[frozenset[str]] = frozenset()
     """Further types that may run on the same table concurrently (each must name the other)."""
-    can_fail: ClassVar[bool] = True
-    """False: a job that raises is retried for ever (with back-off) instead of failing the operation."""
     resumable: ClassVar[bool] = False
     """Whether the next attempt gets a job's checkpoint."""
     exclusive: ClassVar[bool] = False
@@ -270,8 +268,8 @@ class DistributedOperation(ABC, Generic[A]):
     """Whether all that a coordinator calls only computes, in far less than a millisecond. It is called in the
     coordinator's event loop then: in a process of its own it would take longer, but could be ended."""
     retry: ClassVar[Retry] = Retry()
-    """How long completing an operation is tried again while it fails, unless its start says otherwise. Then
-    it is parked, and a failing abort is left out."""
+    """How its jobs, and the completion of an operation, are tried again while they fail, unless a start says
+    otherwise. After that a job has failed, a completion is parked, and a failing abort is left out."""
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
@@ -340,7 +338,7 @@ class DistributedOperation(ABC, Generic[A]):
         attempt that is considered dead still runs, unless the type is ``exclusive`` or ``resumable``.
 
         Raising fails the attempt. :class:`~distop.errors.InvalidArgument` and
-        :class:`~distop.errors.JobFailed` are permanent, everything else is retried.
+        :class:`~distop.errors.JobFailed` are permanent, everything else is retried, see :attr:`retry`.
         """
 
     def frame(self, session: Any, operation: OperationArg) -> Any:

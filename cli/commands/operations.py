@@ -72,13 +72,15 @@ class HowToStart:
             typer.Option(metavar="DURATION", help="Abort the operation after this time, such as 10m."),
         ] = None,
         attempts: Annotated[
-            int | None, typer.Option(min=1, max=100, help="Attempts at one job (default: 3).")
+            int | None,
+            typer.Option(min=1, max=100, help="Attempts at one job (default: as its type says, 3)."),
         ] = None,
         backoff: Annotated[
             str | None,
             typer.Option(
                 metavar="DURATION",
-                help="Back-off before a job's retry, doubled each time up to 30s (default: 100ms).",
+                help="Back-off before a job's retry, doubled each time up to 30s "
+                "(default: as its type says, 100ms).",
             ),
         ] = None,
         attempt_timeout: Annotated[

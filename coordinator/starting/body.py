@@ -23,7 +23,6 @@ from distop.metastore.records.names import (
     check_type,
 )
 from distop.metastore.records.operation import (
-    JOB_BACKOFF_S,
     MAX_FOLLOW_UPS,
     FollowUpArg,
     OperationArg,
@@ -129,8 +128,8 @@ def options_of(given: pb.OperationOptions) -> OperationOptions:
     """The options of an operation; unset ones get their default."""
     return OperationOptions(
         deadline_s=seconds(given.deadline) if given.HasField("deadline") else None,
-        max_job_attempts=given.max_job_attempts or 3,
-        job_backoff_s=seconds(given.job_backoff) if given.HasField("job_backoff") else JOB_BACKOFF_S,
+        max_job_attempts=given.max_job_attempts or None,
+        job_backoff_s=seconds(given.job_backoff) if given.HasField("job_backoff") else None,
         attempt_timeout_s=seconds(given.attempt_timeout) if given.HasField("attempt_timeout") else None,
         max_failed_partitions=given.max_failed_partitions,
         retry_for_s=seconds(given.retry_for) if given.HasField("retry_for") else None,

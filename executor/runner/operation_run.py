@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import itertools
 import logging
-import math
 import random
 import time
 from collections.abc import Callable
@@ -192,7 +191,7 @@ class OperationRun:
                 self.cancel(over)
                 break
             self._failed = reason if fruitless else ""
-            if unfinished and fruitless >= MAX_LAUNCHES and self._work.operation.can_fail:
+            if unfinished and fruitless >= MAX_LAUNCHES and self._work.retry.attempts is not None:
                 await self._give_up(unfinished, reason)
                 break
             if unfinished:
@@ -316,14 +315,13 @@ class DynamicOperationRun(OperationRun):
         """Compute, mark and seal, until it succeeds or the attempts are used up."""
         if counted.count is not None:
             return End.SETTLED  # sealed by an earlier run, which then ended
-        if counted.begun > MAX_RUNS and self._work.operation.can_fail:
+        if counted.begun > MAX_RUNS and self._work.retry.attempts is not None:
             return await self._fail(
                 LaunchFailed.code,
                 f"it was started {MAX_RUNS} times and its executor died each time: it may need more memory "
                 "than an executor has",
             )
-        options, reason, tries = self.taken.arg.options, "", 0
-        most = options.max_job_attempts if self._work.operation.can_fail else math.inf
+        reason, tries, most = "", 0, self._work.retry.most_attempts
         while tries < most and not self._ended.is_set():
             if tries:
                 await self._pause(tries)

@@ -37,7 +37,7 @@ from distop.lake.storage.traces import keep_trace
 from distop.metastore.crashpoints import reached
 from distop.metastore.operations import jobs
 from distop.metastore.records.operation import MAX_JOB_RECORD_BYTES, OperationArg
-from distop.operations import DistributedOperation, JobContext
+from distop.operations import DistributedOperation, JobContext, Retry
 from distop.operations.job import result_of
 from distop.process.clock import boot_clock
 
@@ -45,9 +45,6 @@ if TYPE_CHECKING:
     from distop.lake.writing.writer import StagedWriter
 
 log = logging.getLogger(__name__)
-
-LONGEST_PAUSE_S = 30.0
-"""Longest back-off between attempts at one job (if the first one is not longer)."""
 
 SLOW_JOB_S = 1.0
 """Jobs that take at least so long may get a span of their own in the trace of their operation."""
@@ -236,6 +233,11 @@ class TaskWork:
         describes the state of one attempt."""
         return self.arg.exclusive or self.operation.resumable
 
+    @property
+    def retry(self) -> Retry:
+        """How jobs are tried again."""
+        return self.arg.options.retry(self.operation.retry)
+
 
 @dataclass
 class Task:
@@ -262,6 +264,7 @@ class Task:
     def __post_init__(self) -> None:
         # (stage, partition, attempt number) of Spark is not unique after a stage is retried; this is.
         self._prefix = f"{self.session.token}-{self.name}-{self.rng.getrandbits(48):012x}"
+        self._retry = self.work.retry
         self._time = TaskTime(self.name, os.uname().nodename, self.clock(), 0.0)
 
     def run(self, partitions: Iterable[str]) -> TaskSummary:
@@ -302,7 +305,7 @@ class Task:
             job = self._next_attempt(partition)
             if self.work.claims and not self._own(job):
                 return
-            if tries >= self._most_tries:
+            if tries >= self._retry.most_attempts:
                 self._give_up(job, before.error)
                 return
             tries += 1
@@ -346,7 +349,7 @@ class Task:
 
     def _end_process(self, job: TaskJob, tries: int) -> None:
         """Called by the timer's thread: the task's own hangs in a job."""
-        if tries <= self._most_tries:
+        if tries <= self._retry.most_attempts:
             self._count_try(job, job.timeout())
         if self.hung is not None:
             self.hung()
@@ -361,7 +364,7 @@ class Task:
 
     def _goes_on(self, job: TaskJob, error: Exception, tries: int) -> bool:
         """Handle an attempt that raised; return whether to try again."""
-        operation = self.work.operation
+        operation, most = self.work.operation, self._retry.attempts
         fields = {"operation": str(job.operation.id), "partition": job.partition, "attempt": job.attempt}
         if job.unwanted:
             log.info("job_cancelled", extra=fields)
@@ -371,7 +374,7 @@ class Task:
                 self.session.release(job.partition, job.claim)
             return True  # the run may go on without this claim; if not, the caller's loop ends
         permanent = isinstance(error, errors.InvalidArgument | errors.JobFailed | errors.Cancelled)
-        if operation.can_fail and (permanent or tries >= self._most_tries):
+        if most is not None and (permanent or tries >= most):
             log.warning("job_failed", extra=fields, exc_info=error)
             keep_trace(job.operation, error, partition=job.partition, attempt=job.attempt)
             job.clean(self.work.operation)
@@ -381,19 +384,13 @@ class Task:
         keep_trace(job.operation, error, partition=job.partition, attempt=job.attempt)
         if not operation.resumable:
             job.clean(self.work.operation)
-        if operation.can_fail:
+        if most is not None:
             self._count_try(job, error)
         if job.claim:
             self.session.release(job.partition, job.claim)
-        first = job.operation.options.job_backoff_s
-        longest = min(max(LONGEST_PAUSE_S, first), first * 2.0 ** min(tries - 1, 30))
         # Randomised, so that jobs do not retry in step.
-        self.session.pause(longest * self.rng.uniform(0.5, 1.0))
+        self.session.pause(self._retry.job_pause_s(tries) * self.rng.uniform(0.5, 1.0))
         return True
-
-    @property
-    def _most_tries(self) -> float:
-        return self.work.arg.options.max_job_attempts if self.work.operation.can_fail else math.inf
 
     def _count_try(self, job: TaskJob, error: Exception) -> None:
         try:

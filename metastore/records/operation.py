@@ -18,7 +18,7 @@ from distop.metastore.records.names import OperationId
 from distop.metastore.records.record import Record
 from distop.process.tracing import Trace
 
-JOB_BACKOFF_S = 0.1
+MAX_JOB_ATTEMPTS = 100
 MAX_JOB_BACKOFF_S = 600.0
 """Longest back-off before the second attempt at a job: it occupies a slot in Spark meanwhile."""
 
@@ -100,18 +100,45 @@ def may_run_together(effect: Effect, other: Effect) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Retry:
-    """How long the completion of an operation is tried again while it fails. Pauses between two attempts
-    begin with 0.1 s, and double."""
+    """How the jobs of an operation, and then its completion, are tried again while they fail. Pauses between
+    two attempts double; those of a completion begin with 0.1 s."""
 
+    attempts: int | None = 3
+    """Attempts at one job, 1 to 100, before it has failed. ``None``: no limit, so it cannot fail. Otherwise
+    one that raises ``JobFailed`` or ``InvalidArgument`` has failed at once."""
+    backoff_s: float = 0.1
+    """Seconds before the second attempt at a job, at most 600."""
     for_s: float = 1800.0
-    """Seconds from the first failure; the last attempt is the first one after that. 0: there is but one."""
+    """Seconds from the first failure of a completion; the last attempt is the first one after that. 0: there
+    is but one."""
     longest_pause_s: float = 30.0
+    """Longest pause in seconds, 1 to 3600; a longer ``backoff_s`` stays as it is."""
+
+    @property
+    def most_attempts(self) -> float:
+        """Attempts at one job; infinity if there is no limit."""
+        return math.inf if self.attempts is None else self.attempts
+
+    def job_pause_s(self, attempts: int) -> float:
+        """Seconds from the last of so many attempts at a job to the next one."""
+        longest = max(self.longest_pause_s, self.backoff_s)
+        return min(longest, self.backoff_s * 2.0 ** min(attempts - 1, 30))
 
     def pause_s(self, failures: int) -> float:
-        """Seconds from the last of so many failures to the next attempt."""
+        """Seconds from the last of so many failures of a completion to the next attempt."""
         return min(FIRST_PAUSE_S * 2.0 ** min(failures, 20), self.longest_pause_s)
 
     def __post_init__(self) -> None:
+        if self.attempts is not None and not 1 <= self.attempts <= MAX_JOB_ATTEMPTS:
+            raise InvalidArgument(
+                f"max_job_attempts must lie between 1 and {MAX_JOB_ATTEMPTS}",
+                details={"field": "options.max_job_attempts"},
+            )
+        if not 0 < self.backoff_s <= MAX_JOB_BACKOFF_S:
+            raise InvalidArgument(
+                f"job_backoff must be positive seconds, at most {MAX_JOB_BACKOFF_S:g}",
+                details={"field": "options.job_backoff_s"},
+            )
         if not 0 <= self.for_s <= MAX_RETRY_FOR_S:
             raise InvalidArgument(
                 f"retry_for must lie between 0 and {MAX_RETRY_FOR_S:,} seconds",
@@ -128,21 +155,26 @@ class OperationOptions(
 
     deadline_s: float | None = None
     """Seconds from the start after which it is aborted."""
-    max_job_attempts: int = 3
-    """Attempts at one job (in place) before it is marked failed."""
-    job_backoff_s: float = JOB_BACKOFF_S
-    """Seconds before the second attempt at a job; doubled before each further one, up to a bound."""
+    max_job_attempts: int | None = None
+    """As :attr:`Retry.attempts`, unless its type sets no limit; ``None``: as the type says."""
+    job_backoff_s: float | None = None
+    """As :attr:`Retry.backoff_s`; ``None``: as the type says."""
     attempt_timeout_s: float | None = None
     """Seconds after which an attempt is cancelled, and counts as one that failed."""
     max_failed_partitions: int = 0
     """How many jobs may fail without failing the operation, which then publishes the results of the others;
     -1: any number. One must succeed."""
     retry_for_s: float | None = None
-    """As :attr:`Retry.for_s`; ``None``: as the type of the operation says."""
+    """As :attr:`Retry.for_s`; ``None``: as the type says."""
 
     def retry(self, of_type: Retry) -> Retry:
         """The policy of an operation whose type has this one."""
-        return of_type if self.retry_for_s is None else replace(of_type, for_s=self.retry_for_s)
+        given: dict[str, Any] = {
+            "attempts": self.max_job_attempts if of_type.attempts is not None else None,
+            "backoff_s": self.job_backoff_s,
+            "for_s": self.retry_for_s,
+        }
+        return replace(of_type, **{name: value for name, value in given.items() if value is not None})
 
     def too_many_failed(self, failed: int, total: int) -> bool:
         """Whether this many failed jobs out of ``total`` make the operation fail."""
@@ -158,15 +190,6 @@ class OperationOptions(
             raise InvalidArgument(
                 "max_failed_partitions is a number of partitions, or -1 for any number",
                 details={"field": "options.max_failed_partitions"},
-            )
-        if not 1 <= self.max_job_attempts <= 100:
-            raise InvalidArgument(
-                "max_job_attempts must lie between 1 and 100", details={"field": "options.max_job_attempts"}
-            )
-        if not 0 < self.job_backoff_s <= MAX_JOB_BACKOFF_S:
-            raise InvalidArgument(
-                f"job_backoff must be positive seconds, at most {MAX_JOB_BACKOFF_S:g}",
-                details={"field": "options.job_backoff_s"},
             )
         if self.attempt_timeout_s is not None and not 0 < self.attempt_timeout_s < math.inf:
             raise InvalidArgument(

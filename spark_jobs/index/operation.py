@@ -16,6 +16,7 @@ from distop.operations import (
     OperationArg,
     Plan,
     PlanRequest,
+    Retry,
     Scope,
     StepRecord,
 )
@@ -33,7 +34,7 @@ class BuildIndex(DistributedOperation[BuildIndexArgument]):
     preloads = ("distop.spark_jobs.index.planning",)
     scope = Scope.PER_OBJECT
     effect = Effect.READS
-    can_fail = False
+    retry = Retry(attempts=None)
     resumable = True
     stages_files = True
     builds_index = True

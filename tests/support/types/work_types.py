@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from distop.errors import JobFailed
-from distop.operations import DistributedOperation, JobContext, Plan, PlanRequest
+from distop.operations import DistributedOperation, JobContext, Plan, PlanRequest, Retry
 
 WORK_TYPES = ",".join(
     f"{__name__}:{name}" for name in ("Traced", "Owned", "Stubborn", "Deaf", "TracedSmall", "Hanging")
@@ -95,7 +95,7 @@ class Stubborn(Traced):
     """Cannot fail."""
 
     type = "stubborn"
-    can_fail = False
+    retry = Retry(attempts=None)
 
 
 class Deaf(Traced):

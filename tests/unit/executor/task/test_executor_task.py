@@ -19,7 +19,7 @@ from distop.metastore.operations.jobs import WON, Mark, Outcome, Tried, Verdict
 from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import JobRecord, OperationArg, OperationOptions
 from distop.metastore.records.record import decode
-from distop.operations import DistributedOperation, JobContext, Plan, PlanRequest
+from distop.operations import DistributedOperation, JobContext, Plan, PlanRequest, Retry
 
 NOWHERE = Scratch(SidecarFolder(Path("/nonexistent")))
 
@@ -93,7 +93,14 @@ class Immortal(Scripted):
     """Cannot fail."""
 
     type = "immortal"
-    can_fail = False
+    retry = Retry(attempts=None)
+
+
+class Twice(Scripted):
+    """Gives a job two attempts, of other pauses than usual."""
+
+    type = "twice"
+    retry = Retry(attempts=2, backoff_s=5.0, longest_pause_s=8.0)
 
 
 class NoPause(TaskSession[TaskJob]):
@@ -176,6 +183,22 @@ def test_pauses_between_attempts_grow_from_the_first_to_a_bound() -> None:
     for paused, most in zip(NoPause.paused, longest, strict=True):
         assert most / 2 <= paused <= most
     assert len(set(NoPause.paused)) > 7
+
+
+@pytest.mark.parametrize(
+    ("given", "attempts", "longest"),
+    [({}, 2, [5.0]), ({"max_job_attempts": 4}, 4, [5.0, 8.0, 8.0]), ({"job_backoff_s": 9.0}, 2, [9.0])],
+    ids=["as the type says", "more attempts", "a longer pause"],
+)
+def test_a_type_says_how_often_its_jobs_are_tried_and_a_start_may_say_otherwise(
+    given: dict[str, Any], attempts: int, longest: list[float]
+) -> None:
+    NoPause.paused.clear()
+    operation = Twice(*[fail(OSError())] * 9)
+    assert run(operation, ScriptedPort(), **given).failed == 1
+    assert len(operation.attempts) == attempts
+    paired = zip(NoPause.paused, longest, strict=True)
+    assert all(most / 2 <= paused <= most for paused, most in paired)
 
 
 class Hours:

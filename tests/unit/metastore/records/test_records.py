@@ -83,8 +83,8 @@ JSON = st.recursive(
 OPTIONS = st.builds(
     OperationOptions,
     deadline_s=st.one_of(st.none(), st.floats(0.001, 1e9)),
-    max_job_attempts=st.integers(1, 100),
-    job_backoff_s=st.floats(0.001, 600),
+    max_job_attempts=st.one_of(st.none(), st.integers(1, 100)),
+    job_backoff_s=st.one_of(st.none(), st.floats(0.001, 600)),
     attempt_timeout_s=st.one_of(st.none(), st.floats(0.001, 1e9)),
 )
 MOVES = st.builds(WatermarkMove, before=st.one_of(st.none(), TEXT), after=TEXT)
