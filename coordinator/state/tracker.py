@@ -20,6 +20,7 @@ from distop.metastore.records.keyspace import OperationKeys
 from distop.metastore.records.names import unescape
 from distop.metastore.records.operation import (
     COMMITTING,
+    RUNNING,
     CancelRecord,
     CompletionRecord,
     ErrorRecord,
@@ -223,10 +224,12 @@ class Tracked:
         return self.timeline.record(more)
 
     def all_events(self, *more: OperationEvent) -> EventsRecord:
-        """The same with what its jobs say."""
+        """The same with what its jobs say: which one is the last is known once no other is to come."""
         jobs, done = self.jobs, self.jobs.succeeded + self.jobs.failed
-        first, last = event(jobs.first_job_at, "first job done"), event(jobs.last_job_at, "last job done")
-        return self.events(*more, *(bound for bound in (first, last) if bound.at and done > (bound is last)))
+        bounds = [event(jobs.first_job_at, "first job done")] if jobs.first_job_at else []
+        if done > 1 and (self.state != RUNNING or (not self.counting and done >= self.total)):
+            bounds.append(event(jobs.last_job_at, "last job done"))
+        return self.events(*more, *bounds)
 
     # -- keeping up ----------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from distop.metastore.records.operation import HistoryRecord, RunnerRecord
 from distop.metastore.records.record import decode
 from support.etcd.jobs import mark
 from support.etcd.lossy import LossyClient
-from support.services.coordinators import Service, config_of, running, serving
+from support.services.coordinators import Service, config_of, running
 from support.services.executing import lease
 from support.waiting import eventually
 
@@ -93,14 +93,19 @@ async def test_an_operation_that_goes_well_costs_no_request_for_its_events(
     etcd_config: EtcdConfig, client: LossyClient
 ) -> None:
     """They are written with its seal and its end."""
-    async with serving(etcd_config) as service:
+    async with running(config_of(etcd_config)) as coordinator, Service(coordinator.address) as service:
         await service.create_table("t")
-        operation = await service.start("t", "noop", {"partitions": 1})
+        operation = await service.start("t", "noop", {"partitions": 3})
         key = client.keyspace.operation(operation).events
         async with lease(client) as session:
             await taken(client, operation, "e1", session.lease_id)
             assert not (await client.get(key)).exists
-            assert await mark(client, operation, "0")
+            for job in ("0", "1"):
+                assert await mark(client, operation, job)
+            live = {one.what for one in await told(coordinator.address, operation)}
+            assert "first job done" in live
+            assert "last job done" not in live, "another job may be the last one"
+            assert await mark(client, operation, "2")
             await service.ended(operation)
     line = decode((await client.get(client.keyspace.table("t").history(operation))).value, HistoryRecord)
-    assert {one.what for one in line.events} == {"led", "taken", "first job done", "sealed"}
+    assert {one.what for one in line.events} == {"led", "taken", "first job done", "last job done", "sealed"}
