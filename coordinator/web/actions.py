@@ -28,7 +28,7 @@ class Verb:
     """One kind of action, in words."""
 
     of: str
-    """``operation``, ``table``, ``snapshot``, ``batch`` or ``schedule``."""
+    """``operation``, ``table``, ``snapshot``, ``gate``, ``batch`` or ``schedule``."""
     label: str
     meaning: str
     """What follows from it, in one or two sentences."""
@@ -115,6 +115,10 @@ VERBS = {
         "The rollback has started.",
         typed=True,
     ),
+    "close-gate": Verb(
+        "gate", "Close", "Ordered batches are collected: none is applied until it is opened.", "It is closed."
+    ),
+    "open-gate": Verb("gate", "Open", "The collected batches are applied, in their order.", "It is open."),
     "approve-batch": Verb(
         "batch",
         "Approve",
@@ -274,6 +278,26 @@ def of_snapshot(table: pb.Table, snapshot: str) -> Iterator[Action]:
             state=f"at snapshot {table.snapshot_id}",
             incarnation=table.uuid,
         )
+
+
+def of_gate(table: pb.Table) -> Iterator[Action]:
+    """What can be done with the gate of a table's backlog."""
+    name, ordering = table.name, table.ordering
+    closed, held = ordering.gate == "closed", f" by {ordering.held_by}" if ordering.held_by else ""
+    do, method, request = (
+        ("open-gate", "ControlBacklog", pb.ControlBacklogRequest(table=name, action="open"))
+        if closed
+        else ("close-gate", "SetOrdering", pb.SetOrderingRequest(table=name, gate="closed"))
+    )
+    yield Action(
+        do=do,
+        name=name,
+        method=f"BacklogService/{method}",
+        request=request,
+        command=command(do, name),
+        state=f"closed{held}" if closed else "open",
+        incarnation=table.uuid,
+    )
 
 
 def of_batch(batch: pb.Batch, ordering: pb.Ordering) -> Iterator[Action]:

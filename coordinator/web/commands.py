@@ -26,6 +26,8 @@ COMMANDS = {
     "roll-back": "distop table rollback {} {}",
     "batches-applied": "distop batch list {} --applied",
     "batches-unordered": "distop batch list {} --unordered",
+    "open-gate": "distop backlog open {}",
+    "close-gate": "distop backlog set {} --gate closed",
     "approve-batch": "distop batch approve {} {}",
     "approve-branch": "distop batch approve {} {} --branch {}",
     "retry-batch": "distop batch retry {} {}",

@@ -19,6 +19,7 @@ from distop.coordinator.web.actions import (
     VERBS,
     Action,
     of_batch,
+    of_gate,
     of_operation,
     of_schedule,
     of_snapshot,
@@ -46,6 +47,7 @@ PLACES = {
     "operation": "/operation",
     "table": "/table",
     "snapshot": "/table/snapshots",
+    "gate": "/table/batches",
     "batch": "/table/batches",
     "schedule": "/table/schedules",
 }
@@ -170,6 +172,9 @@ class Doing:
             table = await self._call(request, "TableService/GetTable", pb.GetTableRequest(name=name))
             state = "paused" if table.HasField("pause") else f"at snapshot {table.snapshot_id}"
             return of_table(table) if of == "table" else of_snapshot(table, item), state
+        if of == "gate":
+            table = await self._call(request, "TableService/GetTable", pb.GetTableRequest(name=name))
+            return of_gate(table), table.ordering.gate or "open"
         if of == "batch":
             listed = await self._call(
                 request, "BacklogService/ListBacklog", pb.ListBacklogRequest(table=name, batch=item)

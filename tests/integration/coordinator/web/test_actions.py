@@ -194,7 +194,7 @@ async def test_batches_are_decided_about(place: Place, client: EtcdClient) -> No
         # What a page was made of may be shown again for some time.
         await eventually(
             lambda: to.offers("/table/batches", name="t"),
-            holds=lambda found: found - {"pause-table"} == set(expected),
+            holds=lambda found: found - {"pause-table", "open-gate", "close-gate"} == set(expected),
         )
 
     await table.set_ordering(validation=True)
@@ -219,6 +219,18 @@ async def test_batches_are_decided_about(place: Place, client: EtcdClient) -> No
     await place.olga.does("replace-batch", "t", "0")
     queued = await table.batch("0")
     assert (queued.state, queued.queued_by, queued.argument["replaces"]) == ("waiting", "olga", "t/ingest/1")
+
+
+async def test_the_gate_is_closed_and_opened(place: Place) -> None:
+    """B6, U1"""
+    table = place.client.table("t")
+    assert await place.rita.offers("/table/batches", name="t") == set()
+    assert await place.olga.offers("/table/batches", name="t") == {"pause-table", "close-gate"}
+    await place.olga.does("close-gate", "t")
+    await table.enqueue("1", "letters", {"letters": "a"})
+    assert ((await table.ordering()).gate, (await table.batch("1")).state) == ("closed", "waiting")
+    await place.olga.does("open-gate", "t", reason="all are there")
+    await eventually(lambda: table.batch("1"), holds=lambda batch: batch.state == "applied")
 
 
 async def test_a_schedule_is_paused_resumed_and_run(place: Place, client: EtcdClient) -> None:
