@@ -157,6 +157,8 @@ class Operation(Model):
     error: OperationError | None = None
     argument: dict[str, Any] = field(default_factory=dict)
     """Its argument for people: long lists and texts are shortened, secrets are hidden."""
+    batches: tuple[str, ...] = ()
+    """The batches of the table's backlog that it applies, by name."""
     facts: dict[str, Any] = field(default_factory=dict)
     """What its commit steps reported: snapshot id, rows, files."""
     last_job_at: datetime | None = None

@@ -130,7 +130,7 @@ STYLES: Mapping[Listing, ListStyle[Any]] = {
             "FAILED": lambda batch: str(batch.attempts or ""),
             "DECIDED BY": lambda batch: batch.decided_by,
             "OPERATION": lambda batch: (
-                batch.operation + (f" (of {batch.together})" if batch.together > 1 else "")
+                f"{batch.operation} ({batch.together} batches)" if batch.together > 1 else batch.operation
             ),
         },
         "no batches",

@@ -126,6 +126,7 @@ class HumanOutput(Output):
                 ("follows", operation.follows),
                 ("again, after", operation.retry_of),
                 ("request id", operation.request_id),
+                ("batches", ", ".join(operation.batches)),
                 *arguments_of(operation.argument),
                 *facts,
                 ("job outcomes", operation.job_outcomes),

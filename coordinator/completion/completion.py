@@ -232,6 +232,7 @@ class Finishing:
             retry_of=arg.retry_of,
             follows=arg.follows,
             argument=arg.asked,
+            batches=arg.applies,
             facts=facts or {},
             events=events.events,
             events_left_out=events.left_out,

@@ -126,6 +126,7 @@ def _history(snapshot: AheadSnapshot, arg: OperationArg | None) -> HistoryRecord
         partition_count=arg.partition_count,
         succeeded=arg.partition_count,
         argument=arg.asked,
+        batches=arg.applies,
         retry_of=arg.retry_of,
         follows=arg.follows,
     )

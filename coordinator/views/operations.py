@@ -145,6 +145,7 @@ def from_tracked(tracked: Tracked, revision: int) -> pb.Operation:
         runner=tracked.runner,
         follows=arg.follows,
         argument_json=arg.asked,
+        batches=arg.applies,
         retry_of=arg.retry_of,
         max_failed_partitions=arg.options.max_failed_partitions,
         cancel_requested=tracked.cancel_requested,

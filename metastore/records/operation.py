@@ -310,6 +310,11 @@ class OperationArg(Record, kw_only=True):
         return OperationId(self.table, self.type, self.instance, self.object)
 
     @property
+    def applies(self) -> list[str]:
+        """The batches that it applies, ordered or not."""
+        return [*self.batches, self.unordered] if self.unordered else self.batches
+
+    @property
     def trace(self) -> Trace:
         """The trace of the operation, the same in every process."""
         return Trace(f"{self.id}/{self.uuid}", self.traceparent)
@@ -554,6 +559,8 @@ class HistoryRecord(Record, kw_only=True):
     """What its commit steps reported: snapshot id, rows, files."""
     argument: str = ""
     """Its argument for people: :attr:`OperationArg.asked`."""
+    batches: list[str] = []
+    """The batches that it was to apply: :attr:`OperationArg.applies`."""
     retry_of: str = ""
     """The operation that its request had started before, and that ended without success."""
     follows: str = ""

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from distop.coordinator.service import ANSWERING
+from distop.metastore.backlog.batches import AppliedRecord
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.embedded import EtcdProcess
 from distop.metastore.records.names import OperationId
@@ -61,6 +62,12 @@ async def test_batches_stand_in_a_calendar_that_leads_to_their_operations(
     await web.shows(path, "2024-01-30: applied", "2024-02-01: applied", "No batch waits")
     earlier = await web.shows(url("/operation", "t/noop/1"), "one of a series")
     assert "0 of 0 jobs" not in earlier.words
+    keys = client.keyspace.table("t")
+    six = AppliedRecord(outcome="applied", operation="t/noop/9", digest="", uid="", rows=12441, together=6)
+    await client.put(keys.applied("2024-02-01"), encode(six))
+    await web.shows(path, "12,441 in 6 batches")
+    last = await web.shows(url("/table", "t"), "batch 2024-02-01")
+    assert "batch 2024-01-30" not in last.words, "of an earlier one of a series only the rows are kept"
     await configure(client, gate="closed")
     await put(client, "2024-02-02")
     shown = await web.shows(path, "2024-02-02: waiting", "closed")
