@@ -125,17 +125,6 @@ async def test_what_is_no_message_is_told_so_and_leaves_no_trace_in_the_log(
     assert not [record for record in caplog.records if record.exc_info or record.levelno >= logging.ERROR]
 
 
-async def test_long_texts_of_callers_are_refused_by_field(etcd_config: EtcdConfig) -> None:
-    """S1: one megabyte in a stored field never appears in lists."""
-    async with running(config_of(etcd_config)) as coordinator, Service(coordinator.address) as service:
-        for field in ("location", "created_by", "format"):
-            request = pb.CreateTableRequest(name="t", **{"location": "/data/t", field: "/" + "x" * 1_000_000})
-            with pytest.raises(InvalidArgument) as told, raising():
-                await service.tables.CreateTable(request, timeout=10)
-            assert told.value.details["field"] == field
-        assert not (await service.tables.ListTables(pb.ListTablesRequest(), timeout=10)).tables
-
-
 async def test_connections_are_bounded_and_those_without_a_call_are_closed() -> None:
     """S1: with gRPC's own server, since its limits are for a thousand connections and minutes."""
     fewer = {"grpc.max_allowed_incoming_connections": 5, "grpc.max_connection_idle_ms": 200}

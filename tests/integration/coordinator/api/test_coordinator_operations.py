@@ -45,16 +45,6 @@ async def test_zero_partitions_complete_at_once(service: Service, client: EtcdCl
     assert await eventually(lambda: nothing_left(client, operation))
 
 
-async def test_one_partition(service: Service, client: EtcdClient) -> None:
-    """O6."""
-    operation = await service.start("t", argument={"partitions": 1})
-    assert (await service.get(operation)).state == pb.RUNNING
-    assert await mark(client, operation, "0")
-    assert (await service.ended(operation)).state == pb.SUCCEEDED
-    assert await eventually(lambda: nothing_left(client, operation))
-    assert not await mark(client, operation, "0")
-
-
 async def test_the_end_may_be_waited_for_wherever_it_is_led(
     service: Service, client: EtcdClient, etcd_config: EtcdConfig
 ) -> None:
@@ -180,21 +170,6 @@ async def test_cancelling_a_running_operation(service: Service, client: EtcdClie
     assert not await mark(client, operation, "1")
 
 
-async def test_cancelling_as_the_last_job_ends_has_one_outcome(service: Service, client: EtcdClient) -> None:
-    """O19: whichever it is, it is the one that everybody sees, and no key is left."""
-    outcomes = set()
-    for number in range(20):
-        operation = await service.start("t", argument={"partitions": 1})
-        racers = [mark(client, operation, "0"), service.cancel(operation)]
-        await asyncio.gather(*(racers if number % 2 else reversed(racers)))
-        ended = await service.ended(operation)
-        assert ended.cancel_requested == (ended.state == pb.CANCELLED)
-        assert ended == await service.get(operation)
-        outcomes.add(ended.state)
-        assert await nothing_left(client, operation)
-    assert outcomes <= {pb.SUCCEEDED, pb.CANCELLED}
-
-
 async def test_cancelling_while_committing(service: Service, client: EtcdClient, tmp_path: Path) -> None:
     """O19: as long as nothing is published it is still possible, and the hook's end changes nothing."""
     argument = {"log": str(tmp_path / "log"), "until": str(tmp_path / "go")}
@@ -243,19 +218,6 @@ async def test_a_hook_that_refuses_aborts(service: Service, client: EtcdClient, 
     completed, aborted = (tmp_path / "log").read_text().splitlines()
     assert not completed.endswith("PRECONDITION_FAILED")
     assert aborted.endswith("PRECONDITION_FAILED")
-
-
-async def test_a_hook_that_waits_holds_nobody_up(service: Service, tmp_path: Path) -> None:
-    """O3, O18: other operations start, run and finish meanwhile."""
-    argument = {"partitions": 0, "log": str(tmp_path / "log"), "until": str(tmp_path / "go")}
-    waiting = await service.start("t", "hooked", argument)
-    await eventually((tmp_path / "log").exists)
-    await service.create_table("t2")
-    other = await service.start("t2", argument={"partitions": 0})
-    assert (await service.ended(other)).state == pb.SUCCEEDED
-    assert (await service.get(waiting)).state == pb.COMMITTING
-    (tmp_path / "go").touch()
-    assert (await service.ended(waiting)).state == pb.SUCCEEDED
 
 
 async def test_hanging_plans_hold_up_no_endings(service: Service, client: EtcdClient, tmp_path: Path) -> None:
@@ -310,14 +272,6 @@ async def test_types_of_users_run_beside_an_ingest_if_they_only_read_or_append(
     for other in ("reading", "appending"):
         with pytest.raises(IncompatibleOperation, match=str(alone)):
             await service.start("t3", other)
-
-
-async def test_types_run_side_by_side_only_if_each_names_the_other(service: Service) -> None:
-    """O2, O3."""
-    await service.start("t", "friend")
-    with pytest.raises(IncompatibleOperation, match="t/friend/1"):
-        await service.start("t", "noop")
-    await service.start("t", "friendly")
 
 
 async def test_tables_of_any_name(service: Service, client: EtcdClient) -> None:

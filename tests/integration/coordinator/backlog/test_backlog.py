@@ -21,7 +21,7 @@ from distop.metastore.records.operation import OperationArg, PauseRecord
 from distop.metastore.records.record import decode, encode
 from distop.metastore.tables.audit import audit_put
 from support.etcd.jobs import mark
-from support.etcd.lossy import Fault, LossyClient
+from support.etcd.lossy import LossyClient
 from support.refusals import traced
 from support.services.backlogs import (
     applied,
@@ -88,16 +88,6 @@ async def test_another_content_under_the_same_name_is_refused(client: LossyClien
     with pytest.raises(BatchDiffers):
         await put(client, "a", partitions=1)
     assert (await put(client, "a", partitions=1, republish=True)).became is Queued.QUEUED
-
-
-@pytest.mark.parametrize("fault", [Fault.LOST_REPLY, Fault.LOST_REQUEST, Fault.FULL_YET_DONE])
-async def test_a_publish_without_a_reply_is_one(client: LossyClient, service: Service, fault: Fault) -> None:
-    """B1."""
-    client.fail(fault)
-    assert (await put(client, "a")).became in (Queued.QUEUED, Queued.ALREADY_APPLIED)
-    assert client.spent
-    assert await eventually(lambda: drained(client))
-    assert await applied(client) == ["a"]
 
 
 async def test_the_gate_collects_until_it_is_opened(client: LossyClient, service: Service) -> None:
@@ -193,24 +183,6 @@ async def test_late_batches_go_by_the_policy(
         with pytest.raises(BatchLate):
             await put(client, "k")
         assert await waiting(client) == []
-
-
-async def test_a_batch_without_a_plan_blocks_and_says_why(client: LossyClient, service: Service) -> None:
-    """B8, B9: what is permanent is not tried again; retry and skip both work, and the order is kept."""
-    keys = client.keyspace.table("t")
-    await put(client, "a", partitions=-1)
-    await put(client, "b")
-    assert await eventually(lambda: is_blocked_by(client, "a", "INVALID_ARGUMENT"))
-    assert await waiting(client) == ["a", "b"]
-    with pytest.raises(PreconditionFailed):
-        await unblock(client, keys, "b", skip=True)
-    await unblock(client, keys, "a", skip=False)
-    assert await eventually(lambda: is_blocked_by(client, "a", "INVALID_ARGUMENT"))
-    await unblock(client, keys, "a", skip=True)
-    assert await eventually(lambda: drained(client))
-    assert await applied(client) == ["a", "b"]
-    with pytest.raises(PreconditionFailed, match="not blocked"):
-        await unblock(client, keys, "", skip=True)
 
 
 async def test_several_batches_go_together_where_the_table_allows_it(

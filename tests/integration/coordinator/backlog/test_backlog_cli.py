@@ -102,25 +102,6 @@ async def test_publishing_order_gate_and_together(terminal: Terminal, client: Et
     assert await eventually(at_rest)
 
 
-async def test_late_batches_and_the_three_policies(terminal: Terminal) -> None:
-    """B3, B4."""
-    await terminal.add("t", "m")
-    await terminal.reads("t", "m")
-    assert (await terminal.add("t", "k"))["late"]
-    await terminal.add("t", "z")
-    await terminal.why("t", "batch k blocks the table: BATCH_LATE")
-    await terminal.run("batch", "retry", "t", "k")
-    await terminal.reads("t", "mkz")
-    await terminal.add("t", "b")
-    await terminal.run("batch", "skip", "t", "b")
-    await terminal.run("backlog", "set", "t", "--late", "apply")
-    await terminal.add("t", "c")
-    await terminal.reads("t", "mkzc")
-    await terminal.run("backlog", "set", "t", "--late", "reject")
-    assert (await terminal.add("t", "d", code=5))["error"]["code"] == "BATCH_LATE"
-    assert await terminal.waiting("t") == []
-
-
 async def test_approval_pause_and_who_did_it(terminal: Terminal) -> None:
     """B7, B11."""
     await terminal.run("backlog", "set", "t", "--validation", "after")

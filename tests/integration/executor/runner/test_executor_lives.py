@@ -28,7 +28,6 @@ from distop.executor.task.task import TaskSummary
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
-from distop.metastore.etcd.txn import Put, Txn
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.operations.jobs import FAILED, SUCCESS, Claimed, claim_txn
 from distop.metastore.operations.runs import Run
@@ -40,7 +39,6 @@ from support.etcd.lossy import Fault, LossyClient
 from support.etcd.proxy import Proxy
 from support.services.executing import (
     all_done,
-    job_records,
     runner,
     runner_of,
     set_state,
@@ -87,14 +85,6 @@ async def test_an_executor_that_lost_its_lease_begins_a_new_life(
     assert await members(client) == {}
     assert files(tmp_path) == [f"{records['0'].attempt}.out"]
     await mine.close()
-
-
-async def test_a_runner_whose_reply_was_lost_runs_what_it_took(client: LossyClient) -> None:
-    async with runner(client):
-        client.fail(Fault.LOST_REPLY, when=lambda txn: any(b".runner" in c.key for c in txn.compares))
-        arg = await start_operation(client, jobs=3)
-        await all_done(client, arg)
-        assert client.spent
 
 
 async def test_registration_survives_a_lost_reply(client: LossyClient) -> None:
@@ -443,18 +433,3 @@ def test_a_type_that_was_asked_for_must_load() -> None:
     with pytest.raises(UnknownOperationType, match="'unheard_of' cannot be loaded"):
         ServedTypes(REGISTRY, ["noop", "unheard_of"])
     assert ServedTypes(REGISTRY, ["traced"]).names == ["traced"]
-
-
-async def test_a_repeated_mark_recognises_itself_after_the_reply_was_lost(client: LossyClient) -> None:
-    async with runner(client):
-        arg = await start_operation(client, jobs=5)
-        client.fail(Fault.LOST_REPLY, when=puts_a_job)
-        await all_done(client, arg)
-        assert client.spent
-        assert await job_records(client, arg)
-
-
-def puts_a_job(txn: Txn) -> bool:
-    """Whether it marks: jobs all at once, or each for itself."""
-    records = (op for op in txn.then if isinstance(op, Put) and op.value.startswith(b"{"))
-    return any(isinstance(op, Txn) for op in txn.then) or any(op.key.endswith(b".state") for op in records)

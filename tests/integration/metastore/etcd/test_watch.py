@@ -193,29 +193,6 @@ async def test_lost_history_is_reported(client: EtcdClient, prefix_key: bytes) -
             pass
 
 
-async def test_following_shows_the_present_state_again_after_lost_history(
-    client: EtcdClient, victim: EtcdClient, proxy: Proxy, prefix_key: bytes
-) -> None:
-    """O27: compaction under a watch that is cut off."""
-    await client.put(prefix_key + b"old", b"1")
-    async with aclosing(follow(victim, prefix_key)) as changes:
-        first = await anext(changes)
-        assert isinstance(first, Listing)
-        assert [kv.key for kv in first.kvs] == [prefix_key + b"old"]
-        await proxy.refuse()
-        await client.put(prefix_key + b"new", b"2")
-        await client.delete(prefix_key + b"old")
-        await client.compact(await client.put(prefix_key + b"newer", b"3"))
-        await proxy.accept()
-        again = await asyncio.wait_for(anext(changes), 60)
-        assert isinstance(again, Listing)
-        assert [kv.key for kv in again.kvs] == [prefix_key + b"new", prefix_key + b"newer"]
-        last = await client.put(prefix_key + b"last", b"4")
-        batch = await asyncio.wait_for(anext(changes), 60)
-        assert isinstance(batch, WatchBatch)
-        assert batch.revision == last
-
-
 async def test_a_follower_ends_with_what_stands_in_etcd(
     client: EtcdClient, victim: EtcdClient, proxy: Proxy, prefix_key: bytes
 ) -> None:

@@ -51,16 +51,6 @@ async def test_its_keys_vanish_when_it_is_closed(client: EtcdClient) -> None:
         session.check()
 
 
-async def test_it_lives_as_long_as_it_is_renewed(client: EtcdClient) -> None:
-    session = await LeaseSession(client, TTL_S).start()
-    key = await bound_key(client, session)
-    granted_at = boot_clock()
-    await eventually(lambda: boot_clock() > granted_at + TTL_S + 1.0)
-    assert session.alive
-    assert await exists(client, key)
-    await session.close()
-
-
 async def test_a_process_that_is_busy_keeps_it(client: EtcdClient) -> None:
     """G2, O25: it is renewed in a thread of its own."""
     session = await LeaseSession(client, TTL_S).start()
@@ -71,15 +61,6 @@ async def test_a_process_that_is_busy_keeps_it(client: EtcdClient) -> None:
     assert session.alive
     assert await exists(client, key)
     await session.close()
-
-
-async def test_its_keys_expire_when_it_is_abandoned(client: EtcdClient) -> None:
-    """O26: a crash."""
-    session = await LeaseSession(client, TTL_S).start()
-    key = await bound_key(client, session)
-    await session.close(revoke=False)
-    assert await exists(client, key)
-    await eventually(lambda: exists(client, key), TTL_S + 2.0, holds=not_)
 
 
 async def test_it_is_given_up_before_etcd_drops_it(

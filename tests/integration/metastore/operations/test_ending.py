@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 from unittest.mock import AsyncMock
 
@@ -12,7 +12,6 @@ import pytest
 import pytest_asyncio
 
 from distop.errors import (
-    DistopError,
     EtcdUnavailable,
     LeadershipLost,
     OperationNotFound,
@@ -21,7 +20,6 @@ from distop.errors import (
 from distop.metastore.backlog.batches import DONE, OrderingRecord
 from distop.metastore.etcd.client import Listing
 from distop.metastore.etcd.txn import MAX_OPS, DeleteRange, KeyValue, Put, Txn, TxnResult, unchanged
-from distop.metastore.etcd.update import MAX_TRIES
 from distop.metastore.members.election import Epoch, campaign, resign
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.operations import retention
@@ -48,7 +46,6 @@ from distop.metastore.records.operation import (
     RUNNING,
     CancelRecord,
     CompletionRecord,
-    ErrorRecord,
     HistoryRecord,
     ResolveRecord,
     SeriesEntry,
@@ -144,14 +141,6 @@ async def test_cancelling_while_committing_is_allowed_and_while_aborting_needles
     assert not (await led.client.get(aborting.cancel)).exists
 
 
-async def test_what_does_not_run_cannot_be_cancelled(led: Led) -> None:
-    """U3: and no key is made."""
-    before = await led.everything()
-    with pytest.raises(OperationNotFound):
-        await request_cancel(led.client, led.keys.operation(OperationId("t", "noop", 7)), CANCEL)
-    assert await led.everything() == before
-
-
 async def test_sealing_freezes_the_results(led: Led) -> None:
     """O16: in many rounds, marks race with the seal; whatever landed stays, nothing comes after."""
     for number in range(15):
@@ -164,20 +153,6 @@ async def test_sealing_freezes_the_results(led: Led) -> None:
         assert await led.below(op) == frozen
         assert len([key for key in frozen if key.endswith(b".state") and key != op.state]) == landed
         assert not await mark(led.client, op.operation, "late")
-
-
-@pytest.mark.parametrize("fault", [Fault.LOST_REPLY, Fault.LOST_REQUEST])
-async def test_a_lost_reply_to_a_seal_is_found_again(led: Led, fault: Fault) -> None:
-    op = await led.begin()
-    led.client.fail(fault, fault)
-    error = ErrorRecord(code="X", message="why")
-    sealed = await seal(led.client, op, led.epoch, before=RUNNING, after=ABORTING, error=error)
-    assert led.client.spent
-    assert sealed.state == ABORTING
-    standing = await led.client.get(op.state)
-    assert standing.value == ABORTING
-    assert sealed.revision >= standing.mod_revision
-    assert decode((await led.client.get(op.error)).value, ErrorRecord) == error
 
 
 async def test_a_stale_epoch_seals_nothing(led: Led) -> None:
@@ -275,21 +250,6 @@ async def test_a_lost_reply_to_a_finish_is_done_exactly_once(
     assert (await led.client.get(led.keys.history(op.operation))).mod_revision == revision
 
 
-@pytest.mark.parametrize(
-    ("first", "then"),
-    [(Fault.LOST_REPLY, Fault.DOWN), (Fault.LOST_REQUEST, Fault.DOWN), (Fault.LOST_REQUEST, Fault.FULL)],
-)
-async def test_after_a_lost_reply_no_failure_counts_as_certain(led: Led, first: Fault, then: Fault) -> None:
-    """P8: a caller that believed "it did not happen" would delete the files of a commit that happened."""
-    op = await led.sealed()
-    led.client.fail(first, *[then] * (MAX_TRIES - 1))
-    with pytest.raises(OutcomeUnknown) as caught:
-        await led.finish(op, await led.plan())
-    assert caught.value.code == "OUTCOME_UNKNOWN"
-    assert led.client.spent
-    assert (await led.client.get(led.keys.history(op.operation))).exists is (first is Fault.LOST_REPLY)
-
-
 async def test_a_finish_in_doubt_whose_line_is_gone_is_not_called_failed(led: Led) -> None:
     """P8: the next of its series has replaced the line. Its files are published, and must stay."""
     op = await led.sealed()
@@ -302,15 +262,6 @@ async def test_a_finish_in_doubt_whose_line_is_gone_is_not_called_failed(led: Le
         await led.finish(op, plan)
     with pytest.raises(LeadershipLost):
         await led.finish(op, plan)
-
-
-async def test_what_certainly_did_not_happen_is_not_called_unknown(led: Led) -> None:
-    op = await led.sealed()
-    led.client.fail(Fault.DOWN)
-    with pytest.raises(DistopError) as caught:
-        await led.finish(op, await led.plan())
-    assert not isinstance(caught.value, OutcomeUnknown)
-    assert not (await led.client.get(led.keys.history(op.operation))).exists
 
 
 async def test_a_full_etcd_refuses_a_finish_and_may_have_made_it(led: Led) -> None:
@@ -354,15 +305,6 @@ async def test_what_has_moved_is_told_and_nothing_written(led: Led) -> None:
     assert await led.finish(op, fresh) is Finished.MOVED
     assert (await led.client.get(led.keys.head)).value == foreign
     assert (await led.client.get(op.state)).value == COMMITTING
-
-
-async def test_an_aborted_operation_is_buried_although_it_was_cancelled(led: Led) -> None:
-    """O19."""
-    op = await led.begin()
-    await request_cancel(led.client, op, CANCEL)
-    await seal(led.client, op, led.epoch, before=RUNNING, after=ABORTING)
-    assert await led.finish(op, await led.plan(ABORTING)) is Finished.DONE
-    assert await led.below(op) == []
 
 
 async def test_either_the_cancellation_wins_or_the_finish(led: Led) -> None:
@@ -547,29 +489,6 @@ async def test_nothing_of_an_operation_that_lives_is_collected(led: Led) -> None
     before = await led.everything()
     assert await collect(led.client, led.keys, op) == 0
     assert await led.everything() == before
-
-
-async def test_neighbours_are_not_collected(led: Led) -> None:
-    """O29: instance 1 next to 10 and 2."""
-    ops = [await led.begin(kind="k", object=f"o{n}", compatible=lambda other: True) for n in range(3)]
-    near = [replace(ops[0].operation, instance=10), replace(ops[0].operation, object="o00")]
-    for neighbour in near:
-        await led.client.put(led.keys.operation(neighbour).arg, b"")
-    await seal(led.client, ops[0], led.epoch, before=RUNNING, after=COMMITTING)
-    await led.finish(ops[0], await led.plan(leave_keys=True))
-    await collect(led.client, led.keys, ops[0])
-    for other in (*ops[1:], *(led.keys.operation(each) for each in near)):
-        assert (await led.client.get(other.arg)).exists
-
-
-@pytest.mark.parametrize("fault", [Fault.LOST_REPLY, Fault.LOST_REQUEST])
-async def test_collecting_survives_lost_replies(led: Led, fault: Fault) -> None:
-    op = await led.sealed()
-    await led.finish(op, await led.plan(leave_keys=True))
-    led.client.fail(fault, fault, fault)
-    await collect(led.client, led.keys, op)
-    assert led.client.spent
-    assert await led.below(op) == []
 
 
 async def test_a_line_that_cannot_be_read_does_not_keep_the_whole_history(led: Led) -> None:

@@ -12,7 +12,6 @@ from distop.executor.ledger.ledger import MarkBatcher
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.txn import Put, Txn
-from distop.metastore.members.lease import LeaseSession
 from distop.metastore.operations.jobs import (
     MAX_GROUP,
     Mark,
@@ -131,13 +130,6 @@ async def test_a_mark_in_doubt_is_not_judged_by_another_operation_of_that_name(r
     anew = await runs.take_over(arg)
     assert await send(runs.client, anew.run, mark("0", "other")) == [Outcome.WON]
     assert await send(runs.client, first.run, *in_doubt) == [Outcome.UNKNOWN, Outcome.GONE]
-
-
-async def test_a_mark_of_a_runner_whose_lease_ended_does_not_land(client: LossyClient) -> None:
-    """O10"""
-    async with LeaseSession(client, 10) as mine:
-        _, taken = await running(Runs(client, mine))
-    assert await send(client, taken.run, mark("0")) == [Outcome.GONE]
 
 
 async def test_a_repeat_knows_its_own_mark_also_after_the_seal(runs: Runs) -> None:

@@ -42,7 +42,6 @@ from distop.metastore.etcd.txn import (
 )
 from distop.metastore.etcd.watch import watch
 from distop.metastore.members.lease import LeaseSession
-from distop.metastore.records.names import prefix_end
 from support.etcd.etcds import enable_users, etcd_with_tls, fill, make_certificates
 from support.etcd.proxy import Proxy
 from support.waiting import PATIENCE, eventually
@@ -196,24 +195,6 @@ async def test_keys_that_are_read_together_show_one_revision(client: EtcdClient)
         assert result.got(2) == ([one] if one.exists else [])
     stop.set()
     assert await disturbing > 10
-
-
-async def test_reading_and_going_away_does_not_harm_etcd(tmp_path: Path) -> None:
-    """U4: etcd issue 14110: a transaction that only reads, cancelled while it runs, ended the server."""
-    with EtcdProcess(tmp_path) as etcd:
-        client = EtcdClient(EtcdConfig(endpoints=(etcd.endpoint,)))
-        prefix = client.keyspace.prefix
-        keys = [prefix + b"%04d" % number for number in range(1000)]
-        for start in range(0, len(keys), 100):
-            await client.txn(Txn(then=tuple(Put(key, bytes(500)) for key in keys[start : start + 100])))
-        reading = Txn(then=tuple(Get(prefix, prefix_end(prefix)) for _ in range(4)))
-        for number in range(24):
-            with within(0.001 * (number % 8 + 1)):
-                tries = (client.txn(reading) for _ in range(4))
-                await asyncio.gather(*tries, return_exceptions=True)
-        assert etcd.running
-        assert len((await client.txn(reading)).got(3)) == 1000
-        await client.close()
 
 
 class CompactingClient(EtcdClient):
