@@ -31,6 +31,7 @@ from distop.coordinator.views.listing import list_operations
 from distop.coordinator.views.why import Reason
 from distop.coordinator.web.actions import VERBS
 from distop.coordinator.web.doing import Doing, place_of
+from distop.coordinator.web.forms import Forms
 from distop.coordinator.web.pages import LARGE_GRID, render, url
 from distop.coordinator.web.reads import NO_CONTEXT, Answers, Reads
 from distop.coordinator.web.requests import (
@@ -55,6 +56,7 @@ from distop.errors import (
 )
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.members.installation import page_secret
 from distop.metastore.records.names import OperationId
 from distop.process.http.exposition import alive, ready, show_metrics
 from distop.process.http.server import HttpServer
@@ -132,8 +134,10 @@ class WebServer:
         self._client = EtcdClient(replace(etcd, timeout_s=min(etcd.timeout_s, ETCD_S)))
         self._reads = Reads(self._client, answering, following, wall=wall)
         self._answers = Answers()
-        self._access = PageAccess(calls.gate, secure=tls is not None)
-        self._doing = Doing(calls, self._access, answering, wall)
+        self._shared_secret = b""
+        self._access = PageAccess(calls.gate, self._client, secure=tls is not None)
+        self._forms = Forms(self._client, self._secret)
+        self._doing = Doing(calls, self._access, answering, wall, self._forms)
         self._server = HttpServer(listen, self._app(), option="--web", connections=MAX_CONNECTIONS, tls=tls)
 
     @property
@@ -148,9 +152,15 @@ class WebServer:
         """Answer open requests, and end."""
         await self._server.stop()
         await self._answers.close()
-        await self._doing.close()
+        await self._forms.close()
         await self._reads.close()
         await self._client.close()
+
+    async def _secret(self) -> bytes:
+        """The secret of the installation, read once: etcd may not answer when this process begins."""
+        if not self._shared_secret:
+            self._shared_secret = await page_secret(self._client)
+        return self._shared_secret
 
     def _app(self) -> Starlette:
         pages = {
@@ -313,12 +323,12 @@ class WebServer:
         return Response(page, 401 if error else 200, {"cache-control": "no-store"}, "text/html")
 
     async def _sign_out(self, request: Request) -> Response:
+        outside = RedirectResponse("/sign-in", 303)
         try:
             check_same_place(request)
+            await self._access.sign_out(request, outside)
         except DistopError as refusal:
             return self._problem(refusal)
-        outside = RedirectResponse("/sign-in", 303)
-        self._access.sign_out(request, outside)
         return outside
 
     async def _overview(self, query: Query) -> dict[str, Any]:

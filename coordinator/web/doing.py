@@ -57,13 +57,9 @@ PLACES = {
 class Doing:
     """The actions of one page."""
 
-    def __init__(self, calls: ApiCalls, access: PageAccess, work: Work, wall: Any) -> None:
+    def __init__(self, calls: ApiCalls, access: PageAccess, work: Work, wall: Any, forms: Forms) -> None:
         self._calls, self._access, self._registry, self._wall = calls, access, work.registry, wall
-        self._forms = Forms()
-
-    async def close(self) -> None:
-        """Stop what is being done."""
-        await self._forms.close()
+        self._forms = forms
 
     def offered(self, actions: Iterable[Action], running: Iterable[str] = ()) -> list[Action]:
         """Those that the present caller may do, beside these running operations."""
@@ -97,7 +93,7 @@ class Doing:
             "state": action.state,
             "incarnation": action.incarnation,
             "request_id": request_id,
-            "form": self._forms.sign(request_id, f"{holder}\n{who.subject}"),
+            "form": await self._forms.sign(request_id, f"{holder}\n{who.subject}"),
         }
         has_reason = "reason" in action.request.DESCRIPTOR.fields_by_name
         shown = {"action": action, "fields": fields, "has_reason": has_reason}
@@ -191,7 +187,8 @@ class Doing:
         raise NotFound(f"table {name!r} has no schedule {item!r}", details={"table": name})
 
     async def _call(self, request: Request, method: str, message: Any) -> Any:
-        return await self._calls.call(method, message, self._access.proof(request), AskContext(ACTION_S))
+        proof = await self._access.proof(request)
+        return await self._calls.call(method, message, proof, AskContext(ACTION_S))
 
 
 def place_of(do: str, name: str) -> str:

@@ -1,7 +1,8 @@
 """Forms that do something: who may send one, and that each does it once.
 
-Forms are signed with a secret of this process. So all that it has to remember is what its own forms have
-done: after a restart none of them is accepted, and none can do anything twice.
+Forms are signed with the secret of the installation: each of its coordinators accepts them. The one that acts
+on a form claims it first, by a key with a lease that outlives the form. So it counts once, to whichever of
+them it is sent, and however often.
 """
 
 from __future__ import annotations
@@ -11,76 +12,122 @@ import hmac
 import secrets
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
-from distop.errors import InvalidArgument
+from distop.errors import DistopError, InvalidArgument, Kind, PreconditionFailed
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.txn import Get, KeyValue, Put, Txn, absent
+from distop.metastore.etcd.update import settle
+from distop.metastore.records.record import decode, encode
+from distop.metastore.records.table import AnswerRecord
 
 FORM_S = 3600.0
 """Seconds for which a form can be sent."""
 
-MAX_DONE = 10_000
-"""Most forms that are remembered. When there are more, those shown before the oldest are too old."""
+CLAIM_S = 2 * int(FORM_S)
+"""Seconds for which it is known what was sent: longer than a form can be, also by clocks that differ."""
+
+_IN_DOUBT = frozenset({Kind.UNAVAILABLE, Kind.DEADLINE, Kind.INTERNAL})
+"""Errors after which something may have been done."""
 
 
 class Forms:
-    """The forms of one page; belongs to one event loop."""
+    """The forms of one page; belongs to one event loop.
 
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._secret = secrets.token_bytes(32)
-        self._done: dict[str, tuple[float, asyncio.Task[str]]] = {}
-        self._forgotten = float("-inf")
-        """Forms of this time and before may have been sent and be forgotten."""
+    Parameters
+    ----------
+    secret:
+        Returns the secret of the installation.
+    clock:
+        Seconds since the Unix epoch.
+    """
 
-    def sign(self, request_id: str, holder: str) -> str:
+    def __init__(
+        self,
+        client: EtcdClient,
+        secret: Callable[[], Awaitable[bytes]],
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._client, self._secret, self._clock = client, secret, clock
+        self._acting: dict[str, asyncio.Task[str]] = {}
+
+    async def sign(self, request_id: str, holder: str) -> str:
         """The token of a form. ``holder``: who may send it, such as a session and its subject."""
         shown = repr(self._clock())
-        return f"{shown}:{self._mac(shown, request_id, holder)}"
+        return f"{shown}:{await self._mac(shown, request_id, holder)}"
 
     async def once(self, token: str, request_id: str, holder: str, act: Callable[[], Awaitable[str]]) -> str:
         """Act on a form, or return what came of it when it was sent before.
 
-        One that has failed may be sent again. A sender that goes away stops nothing.
+        One that was refused may be sent again. A sender that goes away stops nothing.
 
         Raises
         ------
         InvalidArgument
-            The form is not one that this process has shown to this sender, or is too old.
+            The form is not one that was shown to this sender, or is too old.
+        PreconditionFailed
+            It was sent before, and what came of that is not known: it may still be under way.
         """
         shown, _, mac = token.partition(":")
-        if not hmac.compare_digest(mac.encode(), self._mac(shown, request_id, holder).encode()):
+        if not hmac.compare_digest(mac.encode(), (await self._mac(shown, request_id, holder)).encode()):
             raise InvalidArgument(
-                "this form was not shown to you by this coordinator, or before its last restart",
-                hint="open it again",
-                details={"field": "form"},
+                "this form was not shown to you", hint="open it again", details={"field": "form"}
             )
-        shown_at, now = float(shown), self._clock()
-        if (sent := self._done.get(request_id)) is None:
-            self._forget(now)
-            if shown_at <= max(now - FORM_S, self._forgotten):
-                raise InvalidArgument("this form is too old", hint="open it again", details={"field": "form"})
-            task = asyncio.ensure_future(act())
-            sent = self._done[request_id] = shown_at, task
-            task.add_done_callback(lambda done: self._settle(request_id, done))
-        return await asyncio.shield(sent[1])
+        if float(shown) <= self._clock() - FORM_S:
+            raise InvalidArgument("this form is too old", hint="open it again", details={"field": "form"})
+        if (task := self._acting.get(request_id)) is None:
+            task = self._acting[request_id] = asyncio.create_task(self._claimed(request_id, act))
+            task.add_done_callback(lambda done: self._forget(request_id, done))
+        return await asyncio.shield(task)
 
     async def close(self) -> None:
         """Stop what is being done."""
-        tasks = [task for _, task in self._done.values() if not task.done()]
+        tasks = list(self._acting.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _settle(self, request_id: str, task: asyncio.Task[str]) -> None:
-        if task.cancelled() or task.exception() is not None:
-            self._done.pop(request_id, None)
+    async def _claimed(self, request_id: str, act: Callable[[], Awaitable[str]]) -> str:
+        key, own = self._client.keyspace.answer(f"form.{request_id}"), secrets.token_hex(8)
+        if (sent := await self._client.get(key)).exists:
+            return _outcome_of(sent)
+        lease = await self._client.lease_grant(CLAIM_S)
+        claim = Put(key, encode(AnswerRecord(digest=own)), lease)
+        claimed = await settle(self._client, Txn((absent(key),), (claim,), (Get(key),)))
+        # Refused: another coordinator was faster, or an earlier copy of this claim.
+        if not claimed.succeeded and _sent(claimed.single(0, key)).digest != own:
+            return _outcome_of(claimed.single(0, key))
+        try:
+            address = await act()
+        except DistopError as error:
+            if error.kind not in _IN_DOUBT:
+                with suppress(DistopError):  # then it cannot be sent again
+                    await self._client.lease_revoke(lease)
+            raise
+        done = Put(key, encode(AnswerRecord(digest=own, result=address)), lease)
+        with suppress(DistopError):  # without it, whoever sends the form again is to look
+            await settle(self._client, Txn(then=(done,)))
+        return address
 
-    def _forget(self, now: float) -> None:
-        while self._done:
-            request_id, (shown_at, task) = next(iter(self._done.items()))
-            if not task.done() or (shown_at > now - FORM_S and len(self._done) < MAX_DONE):
-                return
-            self._forgotten = max(self._forgotten, shown_at)
-            del self._done[request_id]
+    def _forget(self, request_id: str, task: asyncio.Task[str]) -> None:
+        self._acting.pop(request_id, None)
+        if not task.cancelled():
+            task.exception()  # its sender may be gone
 
-    def _mac(self, *parts: str) -> str:
-        return hmac.digest(self._secret, "\n".join(parts).encode(), "sha256").hex()
+    async def _mac(self, *parts: str) -> str:
+        return hmac.digest(await self._secret(), "\n".join(("form", *parts)).encode(), "sha256").hex()
+
+
+def _sent(kv: KeyValue) -> AnswerRecord:
+    return decode(kv.value, AnswerRecord, kv.key)
+
+
+def _outcome_of(kv: KeyValue) -> str:
+    """Where one sees the effect of a form that was sent before."""
+    if not (address := _sent(kv).result):
+        raise PreconditionFailed(
+            "this form was sent before, and what came of it is not known: it may still be under way",
+            hint="look at it again",
+        )
+    return address

@@ -5,17 +5,17 @@ Each path needs the right of the gRPC call that returns the same."""
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import logging
 import secrets
-import time
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
-from hashlib import blake2b
+from hashlib import blake2b, sha256
 from typing import Any
 from urllib.parse import parse_qs
 
+from cryptography.fernet import Fernet
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Scope
@@ -23,7 +23,11 @@ from starlette.types import Scope
 from distop.coordinator.access.authentication import Proof, bearer, names_of
 from distop.coordinator.access.callers import Caller
 from distop.coordinator.access.gate import Gate
-from distop.errors import DeadlineExceeded, DistopError, InvalidArgument, Kind, Unauthenticated
+from distop.errors import DeadlineExceeded, DistopError, Exhausted, InvalidArgument, Kind, Unauthenticated
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.records.names import prefix_end
+from distop.metastore.records.record import decode, encode
+from distop.metastore.records.table import AnswerRecord
 from distop.process.secret import NONE, Secret
 from distop.proto import distop_pb2 as pb
 
@@ -141,7 +145,7 @@ COOKIE = "distop_session"
 FORM_COOKIE = "distop_form"
 """Without a session, forms are bound to this one."""
 
-SESSION_S = 12 * 3600.0
+SESSION_S = 12 * 3600
 MAX_SESSIONS = 1_000
 MAX_FORM_BYTES = 16 << 10
 MAX_FIELDS = 16
@@ -222,11 +226,14 @@ installation."""
 
 
 class PageAccess:
-    """Authentication and authorisation for one page."""
+    """Authentication and authorisation for one page.
 
-    def __init__(self, gate: Gate, *, secure: bool, clock: Callable[[], float] = time.monotonic) -> None:
-        self._gate, self._secure, self._clock = gate, secure, clock
-        self._sessions: OrderedDict[str, tuple[float, Secret]] = OrderedDict()
+    A session is a key of etcd that all coordinators read, with a lease. It has the token, sealed with the
+    name of the session, which only the browser has.
+    """
+
+    def __init__(self, gate: Gate, client: EtcdClient, *, secure: bool) -> None:
+        self._gate, self._client, self._secure = gate, client, secure
 
     async def enter(self, request: Request) -> Caller:
         """The caller of this path, if it is allowed; raises as :meth:`Gate.enter`."""
@@ -237,43 +244,64 @@ class PageAccess:
 
     async def enter_call(self, request: Request, method: str, message: Any) -> Caller:
         """The caller, if it may make this call of the API; raises as :meth:`Gate.enter`."""
-        return await self._gate.enter(f"/distop.v1.{method}", message, self.proof(request))
+        return await self._gate.enter(f"/distop.v1.{method}", message, await self.proof(request))
 
     async def caller(self, request: Request) -> Caller:
         """The caller, whatever its rights."""
-        return await self._gate.caller(self.proof(request))
+        return await self._gate.caller(await self.proof(request))
 
     async def sign_in(self, request: Request, response: Response) -> None:
         """Begin a session with the token of the request's form. It is verified again with each request: when
         it expires or is revoked, its sessions end."""
-        token = Secret((await form_of(request)).get("token", ""))
-        if not token:
+        given = (await form_of(request)).get("token", "")
+        if not given:
             raise Unauthenticated("enter a token")
-        who = await self._gate.caller(proof_of(request.scope, token))
+        who = await self._gate.caller(proof_of(request.scope, Secret(given)))
         if not who.subject:
             raise Unauthenticated("this service does not accept tokens")
-        name = secrets.token_urlsafe(32)
-        self._sessions[name] = (self._clock() + SESSION_S, token)
-        if len(self._sessions) > MAX_SESSIONS:
-            self._sessions.popitem(last=False)
-        response.set_cookie(COOKIE, name, secure=self._secure, httponly=True, samesite="strict")
+        prefix, name = self._client.keyspace.answer("session."), secrets.token_urlsafe(32)
+        if (
+            await self._client.get_range(prefix, prefix_end(prefix), keys_only=True, limit=MAX_SESSIONS)
+        ).more:
+            raise Exhausted(
+                f"more than {MAX_SESSIONS:,} sessions", hint="sign out where nobody looks any more"
+            )
+        sealed = _seal(name).encrypt(given.encode()).decode()
+        lease = await self._client.lease_grant(SESSION_S)
+        await self._client.put(
+            self._key(name), encode(AnswerRecord(digest="session", result=sealed)), lease=lease
+        )
+        self._keep(response, COOKIE, name)
 
     def hold(self, response: Response, holder: str) -> None:
         """Give a browser without a session what its forms are bound to."""
-        response.set_cookie(FORM_COOKIE, holder, secure=self._secure, httponly=True, samesite="strict")
+        self._keep(response, FORM_COOKIE, holder)
 
-    def sign_out(self, request: Request, response: Response) -> None:
-        """End the session."""
-        self._sessions.pop(request.cookies.get(COOKIE, ""), None)
+    async def sign_out(self, request: Request, response: Response) -> None:
+        """End the session, for every coordinator."""
+        if name := request.cookies.get(COOKIE):
+            await self._client.delete(self._key(name))
         response.delete_cookie(COOKIE, secure=self._secure, httponly=True, samesite="strict")
 
-    def proof(self, request: Request) -> Proof:
-        """The credentials of a request, or those of its session."""
+    async def proof(self, request: Request) -> Proof:
+        """The credentials of a request, or those of its session. Raises the errors of a read of etcd."""
         proof = proof_of(request.scope)
-        if not proof.token and (name := request.cookies.get(COOKIE)):
-            until, known = self._sessions.get(name, (0.0, NONE))
-            return replace(proof, token=known if self._clock() < until else NONE)
-        return proof
+        if proof.token or not (name := request.cookies.get(COOKIE)):
+            return proof
+        if not (kv := await self._client.get(self._key(name))).exists:
+            return proof
+        sealed = decode(kv.value, AnswerRecord, kv.key).result
+        return replace(proof, token=Secret(_seal(name).decrypt(sealed).decode()))
+
+    def _key(self, session: str) -> bytes:
+        return self._client.keyspace.answer(f"session.{sha256(session.encode()).hexdigest()}")
+
+    def _keep(self, response: Response, cookie: str, value: str) -> None:
+        response.set_cookie(cookie, value, secure=self._secure, httponly=True, samesite="strict")
+
+
+def _seal(session: str) -> Fernet:
+    return Fernet(base64.urlsafe_b64encode(sha256(b"seal" + session.encode()).digest()))
 
 
 def holder_of(request: Request) -> str:

@@ -2,7 +2,7 @@
 understand the existing keys, and is etcd not a restored backup?
 
 ``_installation`` has the layout of the keys. The first process of an installation writes it. Keys with
-another layout are refused by name, before anything is read.
+another layout are refused by name, before anything is read. The first page adds the secret of all pages.
 
 ``_backup`` exists during a backup, and so in an etcd restored from it. A restore raises the revision by a
 lot; a process that finds the revision far ahead of the key does nothing before the tables are repaired. A
@@ -14,6 +14,7 @@ transaction.
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -87,6 +88,25 @@ async def enter(client: EtcdClient) -> None:
         ), None
 
     await update(client, reads, decide, subject="the installation")
+
+
+async def page_secret(client: EtcdClient) -> bytes:
+    """The secret that the pages of an installation share: made by the first one, and never changed.
+
+    Raises as :func:`enter`.
+    """
+    await enter(client)
+    key, new = client.keyspace.installation, secrets.token_urlsafe(32)
+
+    async def decide(read: etcd.TxnResult) -> tuple[etcd.Txn | None, str]:
+        kv = read.single(0, key)
+        record = decode(kv.value, InstallationRecord, key)
+        if record.secret:
+            return None, record.secret
+        changed = msgspec.structs.replace(record, secret=new)
+        return etcd.Txn((etcd.unchanged(kv),), (etcd.Put(key, encode(changed)),)), new
+
+    return (await update(client, (etcd.Get(key),), decide, subject="the installation"))[0].encode()
 
 
 async def is_known(client: EtcdClient) -> bool:

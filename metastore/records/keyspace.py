@@ -282,7 +282,8 @@ class Keyspace:
         return b"%s_watermarks.%s." % (self.prefix, escape(table_uuid).encode())
 
     def answer(self, key: str) -> bytes:
-        """The answer to a request of the catalog with this idempotency key."""
+        """The answer to a request of the catalog with this idempotency key; or ``form.<id>`` and
+        ``session.<hash>`` of the page."""
         return self.prefix + b"_answers." + escape(key).encode()
 
     def location(self, folder: str) -> bytes:

@@ -59,9 +59,11 @@ class LeaderRecord(Record, kw_only=True):
 
 
 class InstallationRecord(Record, kw_only=True):
-    """``_installation``: the layout of the installation's keys."""
+    """``_installation``: the layout of the installation's keys, and what its processes share."""
 
     layout: int
+    secret: str = ""
+    """What the pages of all coordinators sign and seal with what they give to browsers; empty: none yet."""
     at: float = 0.0
     """When its first process began."""
     restored: int = 0

@@ -104,13 +104,14 @@ class LocationRecord(Record, kw_only=True):
 
 
 class AnswerRecord(Record, kw_only=True):
-    """``_answers.<key>``: a request of the catalog with an idempotency key was done. Deleted with its
-    lease."""
+    """``_answers.<key>``: a request of the catalog with an idempotency key was done, a form of the page was
+    sent, or somebody has signed in there. Deleted with its lease."""
 
     digest: str
-    """Digest of the request."""
+    """Digest of the request; of a form who acts on it."""
     result: str = ""
-    """Location of the changed table's metadata; empty: it has another answer."""
+    """Location of the changed table's metadata; empty: it has another answer. Of a form where one sees its
+    effect; empty: that is not known. Of a session its sealed token."""
 
 
 class AuditRecord(Record, kw_only=True):

@@ -348,3 +348,26 @@ async def test_without_authentication_forms_are_bound_to_a_cookie(etcd_config: E
         pause = (await client.table("t").get()).pause
         assert pause is not None
         assert pause.by == "page"
+
+
+async def test_sessions_and_forms_are_of_all_coordinators(etcd_config: EtcdConfig, tmp_path: Path) -> None:
+    """S5, U5: several behind one address need not be the same one each time."""
+    identity = IdentityConfig(admins=("root",), token_file=token_file(tmp_path, SUBJECTS))
+    config = config_of(etcd_config, identity=identity, web="127.0.0.1:0")
+    async with (
+        running(config) as first,
+        running(config) as second,
+        AsyncClient(first.address, credentials=Credentials(token=token_of("root"))) as client,
+        Reader(base_url=f"http://{first.web_address}") as here,
+        Reader(base_url=f"http://{second.web_address}") as there,
+    ):
+        await client.create_table("t", nowhere())
+        await here.post("/sign-in", data={"token": token_of("root")})
+        there.cookies.update(here.cookies)
+        form, table = await here.form("pause-table", "t"), client.table("t")
+        assert (await there.sends(form)).status_code == 303
+        await table.resume()
+        assert (await here.sends(form)).status_code == 303, "it has been done, and where is said"
+        assert (await table.get()).pause is None
+        await there.post("/sign-out")
+        assert (await here.get("/")).headers["location"] == "/sign-in"

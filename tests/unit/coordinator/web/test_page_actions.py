@@ -1,17 +1,12 @@
-"""What the page offers follows from the state of its object; and forms count once."""
+"""What the page offers follows from the state of its object."""
 
 from __future__ import annotations
-
-import asyncio
 
 import pytest
 
 from distop.coordinator.access.rights import RIGHTS
-from distop.coordinator.web import forms
 from distop.coordinator.web.actions import VERBS, of_batch, of_operation, of_table
 from distop.coordinator.web.commands import COMMANDS
-from distop.coordinator.web.forms import FORM_S, Forms
-from distop.errors import InvalidArgument, Unavailable
 from distop.proto import distop_pb2 as pb
 
 PARKED = pb.Completion(parked=True, attempts=5, step="s", error=pb.OperationError(code="CRASHED"))
@@ -70,71 +65,3 @@ def test_a_staged_batch_is_approved_on_the_branch_that_was_looked_at() -> None:
     assert approve.state == "approval, b, 7"
     assert [action.do for action in others] == ["retry-batch", "skip-batch", "remove-batch"]
     assert not list(of_batch(pb.Batch(name="1"), ordering)), "it cannot be read"
-
-
-class Clock:
-    now = 10.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-async def test_a_form_that_failed_may_be_sent_again() -> None:
-    done, page = list[str](), Forms()
-
-    async def act() -> str:
-        done.append("")
-        if len(done) == 1:
-            raise Unavailable("not now")
-        return "/"
-
-    token = page.sign("r", "me")
-    with pytest.raises(Unavailable):
-        await page.once(token, "r", "me", act)
-    assert [await page.once(token, "r", "me", act) for _ in range(2)] == ["/", "/"]
-    assert len(done) == 2
-
-
-async def test_forms_that_are_forgotten_are_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their number is bounded; what was forgotten can do nothing a second time."""
-    monkeypatch.setattr(forms, "MAX_DONE", 2)
-    clock = Clock()
-    page, done = Forms(clock=clock), list[str]()
-
-    async def act() -> str:
-        done.append("")
-        return "/"
-
-    tokens = {}
-    for number in range(4):
-        clock.now += 1
-        tokens[number] = page.sign(str(number), "me")
-        await page.once(tokens[number], str(number), "me", act)
-    for number in (0, 1):
-        with pytest.raises(InvalidArgument, match="too old"):
-            await page.once(tokens[number], str(number), "me", act)
-    assert await page.once(tokens[3], "3", "me", act) == "/"
-    late = page.sign("late", "me")
-    clock.now += FORM_S
-    with pytest.raises(InvalidArgument, match="too old"):
-        await page.once(late, "late", "me", act)
-    with pytest.raises(InvalidArgument, match="before its last restart"):
-        await Forms(clock=clock).once(page.sign("new", "me"), "new", "me", act)
-    assert len(done) == 4
-
-
-async def test_a_sender_that_goes_away_stops_nothing() -> None:
-    page, begun, may = Forms(), asyncio.Event(), asyncio.Event()
-
-    async def act() -> str:
-        begun.set()
-        await may.wait()
-        return "/"
-
-    token = page.sign("r", "me")
-    first = asyncio.create_task(page.once(token, "r", "me", act))
-    await begun.wait()
-    first.cancel()
-    second = asyncio.create_task(page.once(token, "r", "me", act))
-    may.set()
-    assert await second == "/"

@@ -1,0 +1,103 @@
+"""Forms of the page count once, to whichever coordinator they are sent."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from distop.coordinator.web.forms import FORM_S, Forms
+from distop.errors import InvalidArgument, PreconditionFailed, Unavailable
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.members.installation import page_secret
+
+Open = Callable[..., Forms]
+
+
+class Clock:
+    now = 1e9
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def page(client: EtcdClient, clock: Clock) -> Open:
+    """Makes the forms of one more coordinator."""
+    return lambda: Forms(client, lambda: page_secret(client), clock=clock)
+
+
+async def test_a_form_counts_once_wherever_it_is_sent(page: Open, clock: Clock) -> None:
+    """S5: also after a restart of the one that has shown it, and not when it is too old."""
+    done, here, there = list[str](), page(), page()
+
+    async def act() -> str:
+        done.append("")
+        return "/"
+
+    token = await here.sign("r", "me")
+    assert [await to.once(token, "r", "me", act) for to in (there, here, page())] == ["/"] * 3
+    assert len(done) == 1
+    for request_id, holder in (("other", "me"), ("r", "you")):
+        with pytest.raises(InvalidArgument, match="not shown to you"):
+            await there.once(token, request_id, holder, act)
+    late = await here.sign("late", "me")
+    clock.now += FORM_S
+    with pytest.raises(InvalidArgument, match="too old"):
+        await there.once(late, "late", "me", act)
+    assert len(done) == 1
+
+
+async def test_a_form_that_was_refused_may_be_sent_again(page: Open) -> None:
+    done, here, there = list[str](), page(), page()
+
+    async def act() -> str:
+        done.append("")
+        if len(done) == 1:
+            raise InvalidArgument("type the name")
+        return "/"
+
+    token = await here.sign("r", "me")
+    with pytest.raises(InvalidArgument):
+        await here.once(token, "r", "me", act)
+    assert await there.once(token, "r", "me", act) == "/"
+
+
+async def test_a_form_whose_outcome_is_unknown_does_nothing_more(page: Open) -> None:
+    """S5: a reply was lost, or the coordinator that acts on it was killed."""
+
+    async def act() -> str:
+        raise Unavailable("no reply")
+
+    here = page()
+    token = await here.sign("r", "me")
+    with pytest.raises(Unavailable):
+        await here.once(token, "r", "me", act)
+    for form in (here, page()):
+        with pytest.raises(PreconditionFailed, match="was sent before"):
+            await form.once(token, "r", "me", act)
+
+
+async def test_a_sender_that_goes_away_stops_nothing(page: Open) -> None:
+    here, begun, may = page(), asyncio.Event(), asyncio.Event()
+
+    async def act() -> str:
+        begun.set()
+        await may.wait()
+        return "/"
+
+    token = await here.sign("r", "me")
+    first = asyncio.create_task(here.once(token, "r", "me", act))
+    await begun.wait()
+    first.cancel()
+    second = asyncio.create_task(here.once(token, "r", "me", act))
+    with pytest.raises(PreconditionFailed, match="under way"):
+        await page().once(token, "r", "me", act)
+    may.set()
+    assert await second == "/"
