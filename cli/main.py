@@ -8,7 +8,8 @@ watch``. There is one way to write each.
   ``remove``); tables have the verbs of SQL (``create``, ``alter``, ``drop``).
 - A type of operations that distop provides is a verb of ``table``, with the type's name: ``distop table
   ingest``, ``distop table expire-snapshots``. ``distop operation start`` starts any type.
-- A program that runs in the foreground is a noun alone: ``distop dev``, ``distop coordinator``.
+- A program that runs in the foreground is a noun alone: ``distop dev``, ``distop coordinator``. Only
+  ``distop alert run`` has a verb, since alerts can be listed, too.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typer.core import TyperGroup
 
 from distop.cli.commands import (
     access,
+    alerts,
     backlog,
     begin,
     cluster,
@@ -104,6 +106,7 @@ GROUPS = {
     },
     "Installation": {
         "cluster": cluster.group,
+        "alert": alerts.group,
         "grant": access.grant_group,
         "audit": access.audit_group,
     },

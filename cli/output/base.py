@@ -20,6 +20,7 @@ Format = Literal["table", "wide", "json", "yaml"]
 Listing = Literal[
     "operations",
     "tables",
+    "alerts",
     "audit",
     "backlog",
     "applied",

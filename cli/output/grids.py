@@ -91,6 +91,20 @@ STYLES: Mapping[Listing, ListStyle[Any]] = {
         "no tables: distop table create NAME --location URL",
         ("LED BY", "SNAPSHOT", "FORMAT"),
     ),
+    "alerts": ListStyle[Mapping[str, Any]](
+        {
+            "ALERT": lambda alert: alert["kind"],
+            "ABOUT": lambda alert: alert["operation"] or alert["table"],
+            "BATCH": lambda alert: alert["batch"],
+            "SINCE": lambda alert: alert["since"],
+            "CODE": lambda alert: alert["code"],
+            "SENT": lambda alert: alert["sent_at"],
+            "MESSAGE": lambda alert: alert["message"],
+            "COMMAND": lambda alert: alert["command"],
+        },
+        "no alerts",
+        ("MESSAGE", "SENT", "BATCH", "CODE"),
+    ),
     "audit": ListStyle[AuditEntry](
         {
             "WHEN": lambda entry: entry.at,

@@ -47,6 +47,7 @@ from distop.metastore.records.operation import (
 )
 from distop.metastore.records.record import Record, decode
 from distop.metastore.records.table import (
+    AlertRecord,
     AuditRecord,
     DropRecord,
     Head,
@@ -149,6 +150,7 @@ def indexes_of(space: Keyspace) -> dict[bytes, tuple[Callable[[bytes], Any], Rea
         space.tombstones: named(space.tombstones, _record(DropRecord)),
         space.coordinators: named(space.coordinators, _record(MemberRecord)),
         space.executors: named(space.executors, _record(MemberRecord)),
+        space.alerts: named(space.alerts, _record(AlertRecord)),
         space.locations: (lambda key: unescape(key.decode()), _record(LocationRecord)),
     }
 

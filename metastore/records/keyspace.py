@@ -251,6 +251,15 @@ class Keyspace:
         return self.prefix + b"_denied."
 
     @cached_property
+    def alerts(self) -> bytes:
+        """One key per alert that was delivered and has not ended."""
+        return self.prefix + b"_alerts."
+
+    @cached_property
+    def alert_cursor(self) -> bytes:
+        return self.prefix + b"_alertCursor"
+
+    @cached_property
     def policy(self) -> bytes:
         """The access policy."""
         return self.prefix + b"_policy"
@@ -296,6 +305,9 @@ class Keyspace:
 
     def executor(self, member: str) -> bytes:
         return self.executors + escape(member).encode()
+
+    def alert(self, name: str) -> bytes:
+        return self.alerts + escape(name).encode()
 
     def latest_service(self, role: str, host: str) -> bytes:
         return self.places + f"{role}.{escape(host)}".encode()

@@ -140,6 +140,34 @@ class AuditRecord(Record, kw_only=True):
     error_code: str = ""
 
 
+class AlertRecord(Record, kw_only=True):
+    """``_alerts.<name>``: an alert that was delivered, and whose condition has not ended. It is removed when
+    its end has been delivered, too."""
+
+    kind: str
+    """``failed``, ``parked``, ``blocked`` or ``late``."""
+    table: str
+    operation: str = ""
+    batch: str = ""
+    since: float = 0.0
+    """When the condition began, in seconds since the Unix epoch. Another time is another occurrence, which is
+    delivered again."""
+    code: str = ""
+    message: str = ""
+    command: str = ""
+    """What to do about it: a ``distop`` command."""
+    revision: int = 0
+    """Of a late watermark: at which revision it was written."""
+    delivered_at: float = 0.0
+
+
+class AlertCursor(Record, kw_only=True):
+    """``_alertCursor``: up to which revision every operation that failed was delivered."""
+
+    revision: int
+    at: float = 0.0
+
+
 class NamespaceRecord(Record, kw_only=True):
     """``_namespaces.<name>``: an Iceberg namespace."""
 

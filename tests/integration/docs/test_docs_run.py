@@ -69,6 +69,7 @@ NOT_RUN = {
     "docs/operating.md": [
         "these services run until they are stopped",
         "an executor runs until it is stopped",
+        "it runs until it is stopped",
         "tests/system/tables/test_restored.py does the same",
         "needs an etcdutl of 3.5.10 or newer; tests/system/tables/test_restored.py runs the same",
     ],

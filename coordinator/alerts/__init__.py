@@ -1,0 +1,1 @@
+"""What deserves an alert, and its delivery to a webhook."""
