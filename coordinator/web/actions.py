@@ -6,16 +6,17 @@ what it was decided on.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 
 from google.protobuf.message import Message
 
 from distop.coordinator.schedules.times import MADE_UP_S
 from distop.coordinator.views.messages import state_of, state_of_batch
 from distop.coordinator.views.why import seconds_of
-from distop.coordinator.web.commands import command
 from distop.proto import distop_pb2 as pb
 from distop.proto.json_text import to_json
 
@@ -164,33 +165,102 @@ VERBS = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+COMMANDS = {
+    "start": "distop operation start TABLE TYPE",
+    "show": "distop operation show {} --events",
+    "watch": "distop operation watch {}",
+    "logs": "distop operation logs {}",
+    "cancel": "distop operation cancel {}",
+    "pause": "distop operation pause {}",
+    "resume": "distop operation resume {}",
+    "retry": "distop operation resolve {} retry",
+    "skip": "distop operation resolve {} skip",
+    "abort": "distop operation resolve {} abort",
+    "create-table": "distop table create NAME --location URL",
+    "show-table": "distop table show {}",
+    "pause-table": "distop table pause {}",
+    "resume-table": "distop table resume {}",
+    "compact-table": "distop table compact {}",
+    "expire": "distop table expire-snapshots {}",
+    "find-orphans": "distop table remove-orphans {}",
+    "remove-orphans": "distop table remove-orphans {} --no-dry-run",
+    "roll-back": "distop table rollback {} {}",
+    "batches-applied": "distop batch list {} --applied",
+    "batches-unordered": "distop batch list {} --unordered",
+    "open-gate": "distop backlog open {}",
+    "close-gate": "distop backlog set {} --gate closed",
+    "approve-batch": "distop batch approve {} {}",
+    "approve-branch": "distop batch approve {} {} --branch {}",
+    "retry-batch": "distop batch retry {} {}",
+    "skip-batch": "distop batch skip {} {}",
+    "remove-batch": "distop batch remove {} {}",
+    "replace-batch": "distop batch replace {} {}",
+    "schedules": "distop schedule list {}",
+    "add-schedule": "distop schedule add {} NAME --help",
+    "pause-schedule": "distop schedule pause {} {}",
+    "resume-schedule": "distop schedule resume {} {}",
+    "run-schedule": "distop schedule run {} {} --tick {}",
+    "doctor": "distop cluster doctor",
+    "doctor-fix": "distop cluster doctor --fix",
+    "set-rules": "distop table alter {} --checks RULES",
+    "quarantine": "distop quarantine list {}",
+    "export-quarantine": "distop quarantine export {} {}",
+    "replay-quarantine": "distop quarantine replay {} --file {}",
+}
+"""The commands that the page shows, by what each does; names take the places of ``{}``. A test has the
+command line parse each of them."""
+
+
+def command(verb: str, *names: str) -> str:
+    """A command as it is typed: names may need quotation marks."""
+    return COMMANDS[verb].format(*map(shlex.quote, names))
+
+
+@dataclass(frozen=True, slots=True)
 class Action:
     """One action that the state of its object allows."""
 
     do: str
     """Its kind, a key of :data:`VERBS`."""
+    request: Message
+    """What is sent to the API."""
     name: str
     """The operation or table."""
-    item: str = ""
-    """The snapshot, batch or schedule of the table."""
-    method: str
-    """The call, such as ``OperationService/CancelOperation``."""
-    request: Message
-    command: str
     state: str
     """What it was decided on, in words."""
     incarnation: str
     """Distinguishes the object from others of its name."""
+    item: str = ""
+    """The snapshot, batch or schedule of the table."""
+    line: str = ""
+    """Its command, if that has more than these names."""
 
     @property
     def verb(self) -> Verb:
         return VERBS[self.do]
 
     @property
+    def method(self) -> str:
+        """The call, such as ``OperationService/CancelOperation``."""
+        method = self.request.DESCRIPTOR.name.removesuffix("Request")
+        return f"{_SERVICES[method]}/{method}"
+
+    @property
+    def command(self) -> str:
+        """The equal command."""
+        return self.line or command(self.do, *filter(None, (self.name, self.item)))
+
+    @property
     def object(self) -> str:
         """What is to be typed: the object's own name; of a snapshot that of its table."""
         return self.item if self.verb.of in ("batch", "schedule") else self.name
+
+
+_SERVICES = {
+    method.name: service.name
+    for service in pb.DESCRIPTOR.services_by_name.values()
+    for method in service.methods
+}
 
 
 def of_operation(operation: pb.Operation) -> Iterator[Action]:
@@ -200,56 +270,35 @@ def of_operation(operation: pb.Operation) -> Iterator[Action]:
     state = state_of(operation)
     state += ", paused" if own_pause else ""
     state += f", {completion.error.code} at {completion.step or 'its end'}" if completion.error.code else ""
-
-    def action(do: str, method: str, request: Message) -> Action:
-        incarnation = f"{operation.request_id} {operation.started_at.ToNanoseconds()}"
-        return Action(
-            do=do,
-            name=name,
-            method=f"OperationService/{method}",
-            request=request,
-            command=command(do, name),
-            state=state,
-            incarnation=incarnation,
-        )
-
+    incarnation = f"{operation.request_id} {operation.started_at.ToNanoseconds()}"
+    action = partial(Action, name=name, state=state, incarnation=incarnation)
     if operation.state == pb.RUNNING:
         if own_pause:
-            yield action("resume", "ResumeOperation", pb.ResumeOperationRequest(name=name))
+            yield action("resume", pb.ResumeOperationRequest(name=name))
         elif not operation.cancel_requested:
-            yield action("pause", "PauseOperation", pb.PauseOperationRequest(name=name))
+            yield action("pause", pb.PauseOperationRequest(name=name))
         if not operation.cancel_requested:
-            yield action("cancel", "CancelOperation", pb.CancelOperationRequest(name=name))
+            yield action("cancel", pb.CancelOperationRequest(name=name))
     elif operation.state == pb.COMMITTING:
         failing = completion.parked or completion.attempts > 0
         possible = {"retry": failing, "skip": failing and completion.skippable}
         possible["abort"] = failing or bool(completion.running)
         for do in (do for do, allowed in possible.items() if allowed):
-            yield action(do, "ResolveOperation", pb.ResolveOperationRequest(name=name, action=do))
+            yield action(do, pb.ResolveOperationRequest(name=name, action=do))
 
 
 def of_table(table: pb.Table) -> Iterator[Action]:
     """What can be done with a whole table."""
     name, paused = table.name, table.HasField("pause")
-
-    def action(do: str, method: str, request: Message) -> Action:
-        return Action(
-            do=do,
-            name=name,
-            method=method,
-            request=request,
-            command=command(do, name),
-            state="paused" if paused else "not paused",
-            incarnation=table.uuid,
-        )
-
+    state = "paused" if paused else "not paused"
+    action = partial(Action, name=name, state=state, incarnation=table.uuid)
     if paused:
-        yield action("resume-table", "TableService/ResumeTable", pb.ResumeTableRequest(name=name))
+        yield action("resume-table", pb.ResumeTableRequest(name=name))
         return
-    yield action("pause-table", "TableService/PauseTable", pb.PauseTableRequest(name=name))
+    yield action("pause-table", pb.PauseTableRequest(name=name))
     if table.format == "iceberg" and table.snapshot_id:
         for do, (type, argument) in MAINTENANCE.items():
-            yield action(do, "OperationService/StartOperation", _start(table, type, argument))
+            yield action(do, _start(table, type, argument))
 
 
 MAINTENANCE: dict[str, tuple[str, dict[str, object]]] = {
@@ -268,36 +317,20 @@ def _start(table: pb.Table, type: str, argument: dict[str, object]) -> pb.StartO
 def of_snapshot(table: pb.Table, snapshot: str) -> Iterator[Action]:
     """What can be done with a snapshot of a table, by its id."""
     if table.format == "iceberg" and not table.HasField("pause") and snapshot != str(table.snapshot_id):
-        yield Action(
-            do="roll-back",
-            name=table.name,
-            item=snapshot,
-            method="OperationService/StartOperation",
-            request=_start(table, "rollback", {"snapshot": snapshot}),
-            command=command("roll-back", table.name, snapshot),
-            state=f"at snapshot {table.snapshot_id}",
-            incarnation=table.uuid,
-        )
+        request = _start(table, "rollback", {"snapshot": snapshot})
+        state = f"at snapshot {table.snapshot_id}"
+        yield Action("roll-back", request, table.name, state, table.uuid, item=snapshot)
 
 
 def of_gate(table: pb.Table) -> Iterator[Action]:
     """What can be done with the gate of a table's backlog."""
     name, ordering = table.name, table.ordering
-    closed, held = ordering.gate == "closed", f" by {ordering.held_by}" if ordering.held_by else ""
-    do, method, request = (
-        ("open-gate", "ControlBacklog", pb.ControlBacklogRequest(table=name, action="open"))
-        if closed
-        else ("close-gate", "SetOrdering", pb.SetOrderingRequest(table=name, gate="closed"))
-    )
-    yield Action(
-        do=do,
-        name=name,
-        method=f"BacklogService/{method}",
-        request=request,
-        command=command(do, name),
-        state=f"closed{held}" if closed else "open",
-        incarnation=table.uuid,
-    )
+    if ordering.gate == "closed":
+        request = pb.ControlBacklogRequest(table=name, action="open")
+        held = f" by {ordering.held_by}" if ordering.held_by else ""
+        yield Action("open-gate", request, name, f"closed{held}", table.uuid)
+    else:
+        yield Action("close-gate", pb.SetOrderingRequest(table=name, gate="closed"), name, "open", table.uuid)
 
 
 def of_batch(batch: pb.Batch, ordering: pb.Ordering) -> Iterator[Action]:
@@ -308,33 +341,21 @@ def of_batch(batch: pb.Batch, ordering: pb.Ordering) -> Iterator[Action]:
     staged = ordering.staged if ordering.HasField("staged") and ordering.staged.batch == name else None
     words = [state, batch.error.code, batch.operation]
     words += [staged.branch, staged.snapshot] if staged is not None else []
-
-    def action(do: str, request: Message, *, line: str = "", names: tuple[str, ...] = ()) -> Action:
-        call = "EnqueueBatch" if isinstance(request, pb.EnqueueBatchRequest) else "ControlBacklog"
-        return Action(
-            do=do,
-            name=table,
-            item=name,
-            method=f"BacklogService/{call}",
-            request=request,
-            command=command(line or do, table, name, *names),
-            state=", ".join(filter(None, words)),
-            incarnation=str(batch.queued_at.ToNanoseconds()),
-        )
+    action = partial(
+        Action,
+        name=table,
+        item=name,
+        state=", ".join(filter(None, words)),
+        incarnation=str(batch.queued_at.ToNanoseconds()),
+    )
 
     def decision(verb: str, branch: str = "") -> pb.ControlBacklogRequest:
         return pb.ControlBacklogRequest(table=table, batch=name, action=verb, branch=branch)
 
     if state == "approval":
-        if staged is not None:
-            yield action(
-                "approve-batch",
-                decision("approve", staged.branch),
-                line="approve-branch",
-                names=(staged.branch,),
-            )
-        else:
-            yield action("approve-batch", decision("approve"))
+        branch = staged.branch if staged is not None else ""
+        line = command("approve-branch", table, name, branch) if branch else ""
+        yield action("approve-batch", decision("approve", branch), line=line)
     if state == "failed" or (staged is not None and not ordering.running):
         yield action("retry-batch", decision("retry"))
         yield action("skip-batch", decision("skip"))
@@ -350,22 +371,15 @@ def of_schedule(schedule: pb.Schedule, now: float) -> Iterator[Action]:
     table, name, paused = schedule.table, schedule.name, schedule.HasField("pause")
     last = seconds_of(schedule.last_at)
     tick = datetime.fromtimestamp(last, UTC).isoformat()
-
-    def action(do: str, request: Message, *names: str) -> Action:
-        call = "RunSchedule" if isinstance(request, pb.RunScheduleRequest) else "ControlSchedule"
-        return Action(
-            do=do,
-            name=table,
-            item=name,
-            method=f"ScheduleService/{call}",
-            request=request,
-            command=command(do, table, name, *names),
-            state=f"{'paused' if paused else 'not paused'}, last time {tick if last else 'never'}",
-            incarnation=str(schedule.added_at.ToNanoseconds()),
-        )
-
+    action = partial(
+        Action,
+        name=table,
+        item=name,
+        state=f"{'paused' if paused else 'not paused'}, last time {tick if last else 'never'}",
+        incarnation=str(schedule.added_at.ToNanoseconds()),
+    )
     verb = "resume" if paused else "pause"
-    control = pb.ControlScheduleRequest(table=table, name=name, action=verb)
-    yield action(f"{verb}-schedule", control)
+    yield action(f"{verb}-schedule", pb.ControlScheduleRequest(table=table, name=name, action=verb))
     if schedule.cron and last > now - MADE_UP_S:
-        yield action("run-schedule", pb.RunScheduleRequest(table=table, name=name, tick=tick), tick)
+        request = pb.RunScheduleRequest(table=table, name=name, tick=tick)
+        yield action("run-schedule", request, line=command("run-schedule", table, name, tick))

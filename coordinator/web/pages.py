@@ -6,10 +6,12 @@ undefined name in a template is an error, never an empty text.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from types import ModuleType
 from typing import Any
 from urllib.parse import urlencode
 
@@ -18,25 +20,13 @@ from markupsafe import Markup
 
 from distop.coordinator.state.grid import JobGrid
 from distop.coordinator.state.outcomes import Outcomes
-from distop.coordinator.views.jobs import STATES, Failure, grouped
-from distop.coordinator.views.messages import state_of, state_of_batch
-from distop.coordinator.views.why import Need, long_call, many, seconds_of, short_name, span
-from distop.coordinator.web.actions import (
-    VERBS,
-    Action,
-    of_batch,
-    of_gate,
-    of_operation,
-    of_schedule,
-    of_snapshot,
-    of_table,
-)
-from distop.coordinator.web.charts import HEIGHT, WIDTH, by_day, over_time, phases
-from distop.coordinator.web.commands import command
-from distop.coordinator.web.reads import HISTORY, LIVE, MAX_ACTIVE, WATERMARKS
-from distop.coordinator.web.verdicts import quarantined, rules_of, verdicts
+from distop.coordinator.views import jobs, messages, why
+from distop.coordinator.views.jobs import Failure, grouped
+from distop.coordinator.views.why import Need, many
+from distop.coordinator.web import actions, charts, reads, verdicts
+from distop.coordinator.web.actions import Action, command
 from distop.proto import distop_pb2 as pb
-from distop.proto.json_text import from_json, links_of, series_of, violations_of
+from distop.proto import json_text
 
 PENDING = {
     Need.DECISION: "Waits for a decision",
@@ -113,8 +103,8 @@ def render(template: str, **values: object) -> str:
     return ENVIRONMENT.get_template(template).render({"offered": _all, **values})
 
 
-def _all(actions: Iterable[Action], running: Iterable[str] = ()) -> list[Action]:
-    return list(actions)
+def _all(possible: Iterable[Action], running: Iterable[str] = ()) -> list[Action]:
+    return list(possible)
 
 
 def printable(text: str) -> str:
@@ -217,58 +207,20 @@ ENVIRONMENT = Environment(
     lstrip_blocks=True,
 )
 ENVIRONMENT.filters["number"] = "{:,}".format
-ENVIRONMENT.globals |= {
-    "ABORTING": pb.ABORTING,
-    "BATCHES": BATCHES,
-    "CANCELLED": pb.CANCELLED,
-    "COLUMNS": COLUMNS,
-    "EVENTS": EVENTS,
-    "FAILED": pb.FAILED,
-    "FILTERS": FILTERS,
-    "HEIGHT": HEIGHT,
-    "HISTORY": HISTORY,
-    "JOB_STATES": list(STATES),
-    "LARGE_GRID": LARGE_GRID,
-    "LATEST": LATEST,
-    "LIVE": LIVE,
-    "MAX_ACTIVE": MAX_ACTIVE,
-    "PENDING": PENDING,
-    "RULES": RULES,
-    "SCHEDULES": SCHEDULES,
-    "SEVERITIES": SEVERITIES,
-    "SUCCEEDED": pb.SUCCEEDED,
-    "VERBS": VERBS,
-    "WATERMARKS": WATERMARKS,
-    "WIDTH": WIDTH,
-    "by_day": by_day,
-    "failures_of": failures_of,
-    "from_json": from_json,
-    "long_call": long_call,
-    "over_time": over_time,
-    "of_batch": of_batch,
-    "of_gate": of_gate,
-    "of_operation": of_operation,
-    "of_schedule": of_schedule,
-    "of_snapshot": of_snapshot,
-    "of_table": of_table,
-    "percent": percent,
-    "phases": phases,
-    "quarantined": quarantined,
-    "rules_of": rules_of,
-    "seconds_of": seconds_of,
-    "links_of": links_of,
-    "series_of": series_of,
-    "short": short,
-    "short_name": short_name,
-    "size": size,
-    "span": span,
-    "state_of": state_of,
-    "state_of_batch": state_of_batch,
-    "tally": tally,
-    "to_mend": to_mend,
-    "typed": command,
-    "url": url,
-    "utc": partial(datetime.fromtimestamp, tz=UTC),
-    "verdicts": verdicts,
-    "violations_of": violations_of,
-}
+
+
+def _defined_in(module: ModuleType) -> dict[str, Any]:
+    """The public names that a module defines itself."""
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if not name.startswith("_")
+        and not isinstance(value, ModuleType)
+        and getattr(value, "__module__", module.__name__) == module.__name__
+    }
+
+
+# What templates may call: whatever these modules define.
+for _module in (json_text, jobs, messages, why, charts, actions, reads, verdicts, sys.modules[__name__]):
+    ENVIRONMENT.globals |= _defined_in(_module)
+ENVIRONMENT.globals |= {"pb": pb, "typed": actions.command, "utc": partial(datetime.fromtimestamp, tz=UTC)}

@@ -9,13 +9,14 @@ import base64
 import contextlib
 import logging
 import secrets
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from hashlib import blake2b, sha256
 from typing import Any
 from urllib.parse import parse_qs
 
 from cryptography.fernet import Fernet
+from google.protobuf.message import Message
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Scope
@@ -150,79 +151,67 @@ MAX_SESSIONS = 1_000
 MAX_FORM_BYTES = 16 << 10
 MAX_FIELDS = 16
 
-Call = tuple[str, Callable[[Query], Any]]
 
-_TABLES: Call = ("TableService/ListTables", lambda _: pb.ListTablesRequest())
-_TABLE: Call = ("TableService/GetTable", lambda query: pb.GetTableRequest(name=query.needed("name")))
-_OPERATION: Call = (
-    "OperationService/GetOperation",
-    lambda query: pb.GetOperationRequest(name=query.needed("name")),
-)
-_OPERATIONS: Call = (
-    "OperationService/ListOperations",
-    lambda query: pb.ListOperationsRequest(table=query.text("table")),
-)
-_OF_TABLE: Call = (
-    "OperationService/ListOperations",
-    lambda query: pb.ListOperationsRequest(table=query.needed("name")),
-)
-_EVERYTHING: Call = ("ClusterService/Diagnose", lambda _: pb.DiagnoseRequest())
-_MEMBERS: Call = ("ClusterService/ListMembers", lambda _: pb.ListMembersRequest())
+class _Call:
+    """A call of the API, with the right of which a path is shown.
 
-CALLS: dict[str, Call] = {
+    Parameters
+    ----------
+    fields:
+        Fields of its request, each with the parameter of the path that it takes; one that begins with ``?``
+        may be missing.
+    """
+
+    def __init__(self, method: str, request: type[Message], **fields: str) -> None:
+        self.method, self._request, self._fields = method, request, fields
+
+    def request(self, query: Query) -> Message:
+        values = {
+            name: query.text(of[1:]) if of.startswith("?") else query.needed(of)
+            for name, of in self._fields.items()
+        }
+        return self._request(**values)
+
+
+_TABLES = _Call("TableService/ListTables", pb.ListTablesRequest)
+_TABLE = _Call("TableService/GetTable", pb.GetTableRequest, name="name")
+_OPERATION = _Call("OperationService/GetOperation", pb.GetOperationRequest, name="name")
+_OPERATIONS = _Call("OperationService/ListOperations", pb.ListOperationsRequest, table="?table")
+_OF_TABLE = _Call("OperationService/ListOperations", pb.ListOperationsRequest, table="name")
+_EVERYTHING = _Call("ClusterService/Diagnose", pb.DiagnoseRequest)
+_MEMBERS = _Call("ClusterService/ListMembers", pb.ListMembersRequest)
+
+CALLS = {
     "/": _TABLES,
     "/table": _TABLE,
-    "/table/snapshots": (
-        "TableService/ListSnapshots",
-        lambda query: pb.ListSnapshotsRequest(table=query.needed("name")),
-    ),
-    "/table/batches": (
-        "BacklogService/ListBacklog",
-        lambda query: pb.ListBacklogRequest(table=query.needed("name")),
-    ),
-    "/table/schedules": (
-        "ScheduleService/ListSchedules",
-        lambda query: pb.ListSchedulesRequest(table=query.needed("name")),
-    ),
-    "/table/watermarks": (
-        "TableService/GetWatermarks",
-        lambda query: pb.GetWatermarksRequest(table=query.needed("name")),
-    ),
+    "/table/snapshots": _Call("TableService/ListSnapshots", pb.ListSnapshotsRequest, table="name"),
+    "/table/batches": _Call("BacklogService/ListBacklog", pb.ListBacklogRequest, table="name"),
+    "/table/schedules": _Call("ScheduleService/ListSchedules", pb.ListSchedulesRequest, table="name"),
+    "/table/watermarks": _Call("TableService/GetWatermarks", pb.GetWatermarksRequest, table="name"),
     "/table/rules": _OF_TABLE,
     "/table/quarantine": _OF_TABLE,
     "/operation": _OPERATION,
-    "/operation/logs": (
-        "OperationService/ListTraces",
-        lambda query: pb.GetOperationRequest(name=query.needed("name")),
-    ),
-    "/operation/quarantine": (
-        "OperationService/ListQuarantinedRows",
-        lambda query: pb.ListQuarantinedRowsRequest(name=query.needed("name")),
+    "/operation/logs": _Call("OperationService/ListTraces", pb.GetOperationRequest, name="name"),
+    "/operation/quarantine": _Call(
+        "OperationService/ListQuarantinedRows", pb.ListQuarantinedRowsRequest, name="name"
     ),
     "/operations": _OPERATIONS,
     "/search": _TABLES,
     "/members": _MEMBERS,
     "/doctor": _EVERYTHING,
-    "/audit": (
-        "ClusterService/ListAudit",
-        lambda query: pb.ListAuditRequest(table=query.text("table")),
-    ),
+    "/audit": _Call("ClusterService/ListAudit", pb.ListAuditRequest, table="?table"),
     "/api/tables": _TABLES,
     "/api/table": _TABLE,
-    "/api/watermarks": (
-        "TableService/GetWatermarks",
-        lambda query: pb.GetWatermarksRequest(table=query.needed("table")),
-    ),
+    "/api/watermarks": _Call("TableService/GetWatermarks", pb.GetWatermarksRequest, table="table"),
     "/api/operations": _OPERATIONS,
     "/api/operation": _OPERATION,
     "/api/jobs": _OPERATION,
     "/api/members": _MEMBERS,
-    "/api/leaders": ("ClusterService/ListLeaders", lambda _: pb.ListLeadersRequest()),
+    "/api/leaders": _Call("ClusterService/ListLeaders", pb.ListLeadersRequest),
     # Rights of the whole installation, as for the doctor.
     "/metrics": _EVERYTHING,
 }
-"""The gRPC call whose right a path needs, and its request. A path that is not here shows nothing of the
-installation."""
+"""The gRPC call whose right a path needs. A path that is not here shows nothing of the installation."""
 
 
 class PageAccess:
@@ -238,9 +227,8 @@ class PageAccess:
     async def enter(self, request: Request) -> Caller:
         """The caller of this path, if it is allowed; raises as :meth:`Gate.enter`."""
         # The routed path. The path of ``request.url`` is built from the Host header, too.
-        method, request_of = CALLS[request.scope["path"]]
-        message = request_of(Query(request.query_params))
-        return await self.enter_call(request, method, message)
+        call = CALLS[request.scope["path"]]
+        return await self.enter_call(request, call.method, call.request(Query(request.query_params)))
 
     async def enter_call(self, request: Request, method: str, message: Any) -> Caller:
         """The caller, if it may make this call of the API; raises as :meth:`Gate.enter`."""

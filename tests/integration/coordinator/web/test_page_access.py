@@ -47,7 +47,7 @@ def headers(subject: str) -> dict[str, str]:
 
 def path_of(path: str, table: str) -> str:
     """With the table, or an operation on it, as the path takes them."""
-    right = RIGHTS[f"/distop.v1.{CALLS[path][0]}"]
+    right = RIGHTS[f"/distop.v1.{CALLS[path].method}"]
     if right.scope is RightScope.OPERATION:
         return f"{path}?name={table}/noop/1"
     return f"{path}?name={table}&table={table}" if right.scope is RightScope.TABLE else f"{path}?q=other"
@@ -63,9 +63,9 @@ async def test_every_path_by_everybody(page: str) -> None:
             if got.status_code != expected:
                 wrong.append(f"{path} about {table} by {subject!r}: {got.status_code} and not {expected}")
 
-        for path, (method, _) in CALLS.items():
-            scope = RIGHTS[f"/distop.v1.{method}"].scope
-            whole = method == "ClusterService/Diagnose"
+        for path, call in CALLS.items():
+            scope = RIGHTS[f"/distop.v1.{call.method}"].scope
+            whole = call.method == "ClusterService/Diagnose"
             outside = 401 if "api" in path or path == "/metrics" else 303
             await see(path, "seen", "", outside)
             await see(path, "seen", "stranger", outside)
@@ -152,5 +152,5 @@ async def test_a_browser_signs_in(page: str, tmp_path: Path) -> None:
 
 def test_every_path_needs_a_right() -> None:
     """S3"""
-    for path, (method, _) in CALLS.items():
-        assert RIGHTS[f"/distop.v1.{method}"].role is Role.READER, path
+    for path, call in CALLS.items():
+        assert RIGHTS[f"/distop.v1.{call.method}"].role is Role.READER, path

@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 import typer
 
-from distop.coordinator.web.commands import COMMANDS, command
+from distop.coordinator.web.actions import COMMANDS, command
 from support.command_lines import parse
 
 ODD = "it's a $name"

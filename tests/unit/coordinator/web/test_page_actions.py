@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from distop.coordinator.access.rights import RIGHTS
-from distop.coordinator.web.actions import VERBS, of_batch, of_operation, of_table
-from distop.coordinator.web.commands import COMMANDS
+from distop.coordinator.web.actions import COMMANDS, VERBS, of_batch, of_operation, of_table
 from distop.proto import distop_pb2 as pb
 
 PARKED = pb.Completion(parked=True, attempts=5, step="s", error=pb.OperationError(code="CRASHED"))
