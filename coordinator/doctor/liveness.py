@@ -7,20 +7,22 @@ Most of these are transient (a fail-over, a runner about to start), so they are 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 from distop.coordinator.doctor.checks import is_due
 from distop.coordinator.doctor.findings import Finding
 from distop.coordinator.doctor.reading import ObservedOperation, ObservedTable
-from distop.coordinator.state.tracker import Tracked
+from distop.coordinator.views.messages import member_message, pause_of
 from distop.coordinator.views.operations import from_tracked
-from distop.coordinator.views.why import Need, long_call, need_of, span, to_resolve
+from distop.coordinator.views.why import Need, held_by, long_call, need_of, span, why_operation
 from distop.errors import CorruptRecord
 from distop.metastore.records.member import LeaderRecord
 from distop.metastore.records.names import OperationId
-from distop.metastore.records.operation import RUNNING, CompletionRecord, HistoryRecord, PauseRecord
+from distop.metastore.records.operation import RUNNING, HistoryRecord, PauseRecord
 from distop.metastore.records.record import decode
+
+LOOK = "look for operation_action_failed in the log of the coordinator that leads its table"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,11 +47,13 @@ def check_progress(table: ObservedTable, now: float, patience: Patience) -> list
     """
     findings = list(_leader(table, now, patience))
     if table.pause.exists:
-        try:
-            held = _held(decode(table.pause.value, PauseRecord, table.pause.key))
-        except CorruptRecord:
-            held = ""
-        findings.append(_notice("TABLE_PAUSED", table, "", f"table {table.name!r} is paused{held}"))
+        held = ""
+        with suppress(CorruptRecord):
+            record = decode(table.pause.value, PauseRecord, table.pause.key)
+            held = held_by(pause_of(record, "table"), now)
+        sentence = f"table {table.name!r} is paused{held}"
+        remedy = f"nothing, unless it should go on: distop table resume {table.name}"
+        findings.append(table.finding("TABLE_PAUSED", sentence=sentence, remedy=remedy))
     for operation in table.operations.values():
         findings += _operation(table, operation, now, patience, led=table.coordinator.exists)
     return [*findings, *_calls(table, now, patience), *_held_up(table, now)]
@@ -89,6 +93,14 @@ def _held_up(table: ObservedTable, now: float) -> Iterator[Finding]:
                 )
 
 
+def _leader_of(table: ObservedTable) -> str:
+    """The member that leads the table; empty: none, or its record cannot be read."""
+    with suppress(CorruptRecord):
+        if table.coordinator.exists:
+            return decode(table.coordinator.value, LeaderRecord, table.coordinator.key).member
+    return ""
+
+
 def _leader(table: ObservedTable, now: float, patience: Patience) -> Iterator[Finding]:
     active = [
         operation
@@ -96,11 +108,7 @@ def _leader(table: ObservedTable, now: float, patience: Patience) -> Iterator[Fi
         if operation.active.exists and operation.keys_count
     ]
     if table.coordinator.exists:
-        try:
-            leader = decode(table.coordinator.value, LeaderRecord, table.coordinator.key).member
-        except CorruptRecord:
-            leader = ""
-        if leader not in table.members.ids("coordinator"):
+        if (leader := _leader_of(table)) not in table.members.ids("coordinator"):
             yield table.finding(
                 "LEADER_WITHOUT_MEMBER",
                 subject=leader,
@@ -131,91 +139,65 @@ def _operation(
     tracked = operation.tracked
     if not operation.state.exists or tracked is None:
         return
-    yield from _completion(table, operation, tracked.completion)
-    if tracked.pause is not None:
-        yield _notice(
-            "OPERATION_PAUSED", table, str(operation.id), f"{operation.id} is paused{_held(tracked.pause)}"
-        )
-    if tracked.pause is not None or table.pause.exists:
-        return
     changed_at = max(tracked.arg.started_at, operation.last_mark_at)
     quiet = now - changed_at if changed_at else 0.0
-    need = _need(table, operation, tracked)
-    if need in (Need.JOBS, Need.LEASE, Need.RUNNER, Need.EXECUTOR):
-        yield from _jobs(table, operation, tracked, need, quiet, patience)
-    elif led and quiet > patience.quiet_leader_s and not operation.word("completion").exists:
-        state = tracked.state.decode(errors="replace")
-        yield table.finding(
-            "NO_PROGRESS",
-            operation=str(operation.id),
-            persists_s=patience.hand_over_s,
-            sentence=f"{operation.id} is {state}, and its last job ended {span(quiet)} ago",
-            remedy="look for operation_action_failed in the log of the coordinator that leads its table",
+    message = from_tracked(tracked, table.revision)
+    # The doctor counts the jobs that have a result, and does not read what that is.
+    message.jobs.succeeded, message.jobs.failed = operation.jobs, 0
+    if changed_at:
+        message.last_job_at.FromNanoseconds(int(changed_at * 1e9))
+    need = need_of(message, table.members.executors())
+    members = [member_message(member.record, member.role) for member in table.members.members]
+    reason = why_operation(message, _leader_of(table), members, now)
+    sentence = f"table {table.name!r}: {reason.sentence}"
+
+    def finding(code: str, *, remedy: str = reason.remedy, more: str = "", lasts: bool = True) -> Finding:
+        return table.finding(
+            code,
+            operation=operation.id,
+            persists_s=patience.hand_over_s if lasts else 0.0,
+            sentence=sentence + more,
+            remedy=remedy or "nothing yet",
         )
 
+    if need in (Need.DECISION, Need.CALL) or message.completion.attempts:
+        codes = {Need.DECISION: "PARKED", Need.CALL: "COMPLETION_HANGS"}
+        yield finding(codes.get(need, "COMPLETION_FAILS"), lasts=False)
+    if need is Need.RESUME:
+        remedy = f"nothing, unless it should go on: {reason.remedy}"
+        yield finding("OPERATION_PAUSED", remedy=remedy, lasts=False)
+    if tracked.pause is not None or table.pause.exists:
+        return
+    if need in (Need.JOBS, Need.LEASE, Need.RUNNER, Need.EXECUTOR):
+        yield from _claims(table, operation, patience)
+    is_tried = operation.word("completion").exists
+    if need is Need.EXECUTOR:
+        yield finding("NO_EXECUTOR", remedy=f"start one: distop executor --type {operation.id.type}")
+    elif need is Need.RUNNER and quiet > patience.quiet_leader_s:
+        busy = "they may be busy (--max-operations each); start another one"
+        yield finding("WAITING_FOR_RUNNER", more=f", for {span(quiet)}", remedy=busy)
+    elif need is Need.LEASE:
+        stop = "stop that process; others go on once its lease is over"
+        yield finding("RUNNER_WITHOUT_MEMBER", remedy=stop)
+    elif need is Need.JOBS and quiet > patience.quiet_jobs_s:
+        yield finding("JOBS_QUIET", remedy="look at the executor's log and at Spark's page")
+    elif need in (Need.LEADER, Need.UPGRADE) and led and quiet > patience.quiet_leader_s and not is_tried:
+        ended = f"; its last job ended {span(quiet)} ago"
+        yield finding("NO_PROGRESS", more=ended, remedy=LOOK)
 
-def _need(table: ObservedTable, active: ObservedOperation, tracked: Tracked) -> Need:
-    """What it needs; the doctor counts its jobs that have a result, and does not read what that is."""
-    operation = from_tracked(tracked, table.revision)
-    operation.jobs.succeeded, operation.jobs.failed = active.jobs, 0
-    return need_of(operation, table.members.executors())
 
-
-def _jobs(
-    table: ObservedTable,
-    operation: ObservedOperation,
-    tracked: Tracked,
-    need: Need,
-    quiet: float,
-    patience: Patience,
-) -> Iterator[Finding]:
-    """Findings while jobs are left."""
-    given: dict[str, Any] = {
-        "operation": str(operation.id),
-        "persists_s": patience.hand_over_s,
-    }
-    left = f"{tracked.total - operation.jobs:,} of {tracked.total:,} jobs are left"
-    left = "its jobs are left" if tracked.counting else left
-    member = tracked.runner
-    dead = sum(
-        count for lease, count in operation.claims.items() if lease and lease not in table.members.leases()
-    )
+def _claims(table: ObservedTable, operation: ObservedOperation, patience: Patience) -> Iterator[Finding]:
+    """Jobs that nobody runs, as long as some are left."""
+    leases = table.members.leases()
+    dead = sum(count for lease, count in operation.claims.items() if lease and lease not in leases)
     if dead:
         yield table.finding(
             "CLAIM_WITHOUT_MEMBER",
+            operation=operation.id,
+            persists_s=patience.hand_over_s,
             sentence=f"{dead:,} jobs of {operation.id} are claimed by sidecars that are not among "
             "the live members",
             remedy="nothing, unless it lasts: their leases end, and other attempts claim the jobs",
-            **given,
-        )
-    if need is Need.EXECUTOR:
-        yield table.finding(
-            "NO_EXECUTOR",
-            sentence=f"{operation.id} is running, {left}, and no executor serves type {operation.id.type}",
-            remedy=f"start one: distop executor --type {operation.id.type}",
-            **given,
-        )
-    elif need is Need.RUNNER and quiet > patience.quiet_leader_s:
-        yield table.finding(
-            "WAITING_FOR_RUNNER",
-            sentence=f"{operation.id} has waited for a runner for {span(quiet)}, {left}; "
-            f"{len(table.members.serving(operation.id.type))} executors serve its type",
-            remedy="they may be busy (--max-operations each); start another one",
-            **given,
-        )
-    elif need is Need.LEASE:
-        yield table.finding(
-            "RUNNER_WITHOUT_MEMBER",
-            sentence=f"{operation.id} is run by {member}, which is not among the live executors",
-            remedy="stop that process; others go on once its lease is over",
-            **given,
-        )
-    elif need is Need.JOBS and quiet > patience.quiet_jobs_s:
-        yield table.finding(
-            "JOBS_QUIET",
-            sentence=f"no job of {operation.id} has finished for {span(quiet)}, {left}; {member} runs it",
-            remedy="its jobs take long, or hang: look at the executor's log and at Spark's page",
-            **given,
         )
 
 
@@ -234,9 +216,7 @@ def _uncollected(
         persists_s=patience.hand_over_s,
         sentence=f"{operation.id} ended {span(now - ended_at)} ago, and has {operation.keys_count:,} keys "
         f"left{waits}",
-        remedy="stop the executor that holds it"
-        if runner.exists
-        else "look for operation_action_failed in the log of the coordinator that leads its table",
+        remedy="stop the executor that holds it" if runner.exists else LOOK,
     )
 
 
@@ -246,47 +226,3 @@ def _ended_at(table: ObservedTable, operation: OperationId) -> float:
         return decode(kv.value, HistoryRecord, kv.key).finished_at if kv is not None else 0.0
     except CorruptRecord:
         return 0.0
-
-
-def _completion(
-    table: ObservedTable, operation: ObservedOperation, record: CompletionRecord
-) -> Iterator[Finding]:
-    """Findings when its completion failed, or waits for a call that may hang."""
-    name, attempts = str(operation.id), record.attempts
-    if record.running:
-        yield _notice(
-            "COMPLETION_HANGS",
-            table,
-            name,
-            f"completing {name} waits for {record.running}, which takes long and may hang; "
-            f"distop operation resolve {name} abort ends it",
-        )
-    if not attempts and not record.parked:
-        return
-    step = f" at step {record.step}" if record.step else ""
-    why = f"{record.error_code or 'an error'}: {record.error or '?'}"
-    if record.parked:
-        yield table.finding(
-            "PARKED",
-            operation=name,
-            sentence=f"{name} is parked after {attempts} attempts to complete it{step}: {why}",
-            remedy=f"remove the cause and decide: {to_resolve(name, skippable=record.skippable)}",
-        )
-    else:
-        yield _notice(
-            "COMPLETION_FAILS",
-            table,
-            name,
-            f"completing {name} has failed {attempts} times{step} and is retried: {why}",
-        )
-
-
-def _held(pause: PauseRecord) -> str:
-    """Who paused it and why, to follow "paused"."""
-    by = f" by {pause.by}" if pause.by else ""
-    return f"{by}: {pause.reason}" if pause.reason else by
-
-
-def _notice(code: str, table: ObservedTable, operation: str, sentence: str) -> Finding:
-    remedy = "nothing, unless it should go on: distop table resume" if "PAUSED" in code else "nothing yet"
-    return table.finding(code, operation=operation, sentence=sentence, remedy=remedy)

@@ -43,6 +43,13 @@ class Reason:
 
     mood: Mood
     sentence: str
+    remedy: str = ""
+    """What to do, or where to look, beside the sentence; empty: nothing, or the sentence says it."""
+
+    @property
+    def text(self) -> str:
+        """The sentence, with what to do."""
+        return f"{self.sentence}; {self.remedy}" if self.remedy else self.sentence
 
 
 def why(
@@ -120,14 +127,14 @@ def _without_calls(
         if also_running:
             return Reason(Mood.MOVING, f"{many(also_running, 'operation')} running")
         return fed or _idle(last, now)
-    reasons = [_of_operation(operation, leader, members, now) for operation in running]
+    reasons = [why_operation(operation, leader, members, now) for operation in running]
     # The operation in the worst state explains the table; among equals the first.
     worst = max(reasons, key=lambda reason: reason.mood)
     if fed is not None and fed.mood is Mood.STUCK and worst.mood is not Mood.STUCK:
         # The running operations will end; the backlog will still be blocked.
         return Reason(Mood.STUCK, f"{fed.sentence}; {many(len(running) + also_running, 'operation')} running")
     others = len(running) - 1 + also_running
-    sentence = worst.sentence
+    sentence = worst.text
     if others:
         sentence += f"; {many(others, 'other operation')}"
     if fed is not None and table is not None and table.next_batch and not table.ordering.running:
@@ -315,14 +322,18 @@ def _too_many_failed(operation: pb.Operation) -> bool:
     return options.too_many_failed(operation.jobs.failed, operation.jobs.total)
 
 
-def _of_operation(operation: pb.Operation, leader: str, members: Sequence[pb.Member], now: float) -> Reason:
+def why_operation(operation: pb.Operation, leader: str, members: Sequence[pb.Member], now: float) -> Reason:
+    """Why one operation that is not over makes progress or none; its sentence begins with its short name.
+
+    The parameters are those of :func:`why`.
+    """
     name, serving = short_name(operation), _serving(operation, members)
     executors = executors_among(members)
     match need_of(operation, executors):
         case Need.DECISION:
             decide = to_resolve(operation.name, skippable=operation.completion.skippable)
             parked = f"{name} is parked{_failing(operation, now)}"
-            return Reason(Mood.STUCK, f"{parked}; remove the cause and decide: {decide}")
+            return Reason(Mood.STUCK, parked, f"remove the cause and decide: {decide}")
         case Need.CALL:
             return _calling(operation, leader, members, now)
         case Need.LEADER:
@@ -330,18 +341,17 @@ def _of_operation(operation: pb.Operation, leader: str, members: Sequence[pb.Mem
         case Need.REPAIR:
             return Reason(Mood.STUCK, f"{name} cannot be read{_because(operation)}")
         case Need.UPGRADE:
-            unknown = "is in a state that this version does not know; upgrade distop here"
-            return Reason(Mood.STUCK, f"{name} {unknown}")
+            unknown = f"{name} is in a state that this version does not know"
+            return Reason(Mood.STUCK, unknown, "upgrade distop here")
         case Need.RESUME:
-            held = held_by(operation.pause, now)
-            resume = f"{_done(operation)}; distop operation resume {operation.name}"
-            return Reason(Mood.PAUSED, f"{name} is paused{held}: {resume}")
+            paused = f"{name} is paused{held_by(operation.pause, now)}: {_done(operation)}"
+            return Reason(Mood.PAUSED, paused, f"distop operation resume {operation.name}")
         case Need.JOBS:
             return _running(operation, members, now)
         case Need.LEASE:
             lost = f"run by {operation.runner}, which is not among the live executors"
-            sentence = f"{name}: {_done(operation, failed=True)}, {lost}; others go on when its lease ends"
-            return Reason(Mood.WAITING, sentence)
+            sentence = f"{name}: {_done(operation, failed=True)}, {lost}"
+            return Reason(Mood.WAITING, sentence, "others go on when its lease ends")
         case Need.RUNNER:
             ready = many(len(serving), "executor")
             reports = {
@@ -355,8 +365,8 @@ def _of_operation(operation: pb.Operation, leader: str, members: Sequence[pb.Mem
             return Reason(Mood.WAITING, f"{_without_runner(operation)}: {none}")
         case Need.EXECUTOR:
             alive = f"; {many(len(executors), 'executor')} for other types" if executors else ""
-            none = f"no executor serves type {operation.type}{alive}; start one that does: distop executor"
-            return Reason(Mood.STUCK, f"{_without_runner(operation)}: {none}")
+            none = f"{_without_runner(operation)}: no executor serves type {operation.type}{alive}"
+            return Reason(Mood.STUCK, none, "start one that does: distop executor")
 
 
 def _serving(operation: pb.Operation, members: Sequence[pb.Member]) -> list[pb.Member]:
@@ -407,8 +417,8 @@ def _calling(operation: pb.Operation, leader: str, members: Sequence[pb.Member],
         f"{short_name(operation)} is {phase}{failing}: {completion.running} runs for {since} and may hang"
     )
     reason = _led(sentence, "go on", leader, members)
-    decide = f"; distop operation resolve {operation.name} abort ends it" if commits else ""
-    return Reason(max(reason.mood, Mood.WAITING), reason.sentence + decide)
+    decide = f"distop operation resolve {operation.name} abort ends it" if commits else ""
+    return Reason(max(reason.mood, Mood.WAITING), reason.sentence, decide)
 
 
 def _running(operation: pb.Operation, members: Sequence[pb.Member], now: float) -> Reason:
@@ -427,8 +437,8 @@ def _running(operation: pb.Operation, members: Sequence[pb.Member], now: float) 
     if operation.HasField("last_job_at") and silent > SILENCE_S:
         return Reason(
             Mood.WAITING,
-            f"{sentence}; no job has finished for {span(silent)}: they take long, or hang; see the log of "
-            f"{operation.runner}",
+            f"{sentence}; no job has finished for {span(silent)}: they take long, or hang",
+            f"see the log of {operation.runner}",
         )
     return Reason(Mood.MOVING, sentence)
 

@@ -48,6 +48,7 @@ from distop.metastore.records.member import HeldUp, LeaderRecord, MemberRecord
 from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import (
     ABORTING,
+    COMMITTING,
     CancelRecord,
     ClaimRecord,
     CompletionRecord,
@@ -222,6 +223,11 @@ def _scheduled(schedule: bytes | ScheduleRecord) -> Break:
     return put
 
 
+async def _parked(practice: Practice, operation: OperationId, record: bytes | CompletionRecord) -> None:
+    await practice.put(practice.keys(operation).state, COMMITTING)
+    await practice.put(practice.keys(operation).completion, record)
+
+
 async def _put(practice: Practice, *keys: bytes) -> None:
     for key in keys:
         await practice.put(key)
@@ -247,7 +253,7 @@ BROKEN: dict[str, Break] = {
     "RUNNER_WITHOUT_MEMBER": lambda at, op: at.delete(at.space.executor("e")),
     "CLAIM_WITHOUT_MEMBER": _claimed_by_the_dead,
     "NO_EXECUTOR": lambda at, op: at.delete(at.space.executor("e"), at.keys(op).runner),
-    "PARKED": lambda at, op: at.put(at.keys(op).completion, PARKED),
+    "PARKED": lambda at, op: _parked(at, op, PARKED),
     "BACKLOG_NOT_INDEXED": lambda at, op: _queue(at, index=False),
     "SCHEDULES_NOT_INDEXED": _schedules_unindexed,
     "FLIGHT_WITHOUT_OPERATION": _flight_of_nothing,
@@ -329,7 +335,7 @@ async def test_of_what_is_parked_only_decisions_that_count_are_offered(
 ) -> None:
     """C10, U1"""
     record = CompletionRecord(attempts=5, error="no room", parked=True, skippable=skippable)
-    await practice.put(practice.keys(led).completion, record)
+    await _parked(practice, led, record)
     [told] = [one.finding for one in await practice.examine() if one.finding.code == "PARKED"]
     assert told.remedy.endswith(f"distop operation resolve {led} {offered}")
 
