@@ -15,7 +15,7 @@ from distop.lake.outputs import output_of
 from distop.lake.writing.writer import StagedWriter
 from distop.metastore.records.operation import OperationArg, StepRecord
 from distop.metastore.records.table import TableRecord
-from distop.operations.api import Plan, PlanRequest
+from distop.operations.api import Plan, PlanRequest, extended
 from distop.operations.job import JobContext
 
 
@@ -24,11 +24,9 @@ def with_rows(plan: Plan, request: PlanRequest) -> Plan:
     if plan.output is None:
         return plan
     recorded = {ROWS: True, **rows_plan(request, plan.output.schema, mode=plan.output.mode)}
-    if taken := sorted(recorded.keys() & plan.argument.keys()):
-        raise ValueError(f"an argument of a plan with rows has no {taken[0]!r}: declare a class for it")
     # Without the schema: the coordinator, which gets the plan, need not load pyarrow for it.
     output = replace(plan.output, schema=None)
-    return replace(plan, argument={**plan.argument, **recorded}, output=output)
+    return replace(plan, argument=extended(plan.argument, recorded), output=output)
 
 
 def rows_plan(request: PlanRequest, schema: Any, *, mode: str = "append") -> dict[str, Any]:

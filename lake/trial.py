@@ -7,16 +7,23 @@ are not: records are written as JSON and read again, results and checkpoints hav
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+from pyiceberg.table import Table
+
+from distop.commit.contract import FinishContext
 from distop.errors import InvalidArgument, JobResultTooLarge
+from distop.lake.iceberg.append import IcebergAppend
 from distop.lake.layout.staging import ROWS
 from distop.lake.rows import rows_steps, rows_writer, with_rows
 from distop.lake.writing.writer import StagedWriter
+from distop.metastore.etcd.txn import KeyValue, Put
 from distop.metastore.records import operation as records
+from distop.metastore.records.keyspace import Keyspace
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import Head, TableRecord, Watermarks
 from distop.operations.api import (
@@ -29,6 +36,9 @@ from distop.operations.api import (
     make_plan,
 )
 from distop.operations.job import JobContext, result_of
+
+NAME = "t"
+"""The table's name."""
 
 
 class TrialJob(JobContext):
@@ -95,6 +105,22 @@ class TrialJob(JobContext):
         return folder
 
 
+class _Rows(DistributedOperation):
+    """Appends given rows."""
+
+    type = "rows"
+    effect = records.Effect.APPENDS
+
+    def __init__(self, rows: pa.Table) -> None:
+        self._rows = rows
+
+    def plan(self, request: PlanRequest) -> Plan:
+        return Plan.rows([0], self._rows.schema)
+
+    def run_job(self, job: JobContext) -> Iterator[pa.RecordBatch]:
+        yield from self._rows.to_batches()
+
+
 @dataclass
 class Trial:
     """A trial of an operation.
@@ -107,8 +133,10 @@ class Trial:
         The argument as a caller would send it.
     location:
         Of the table: a path or a URL.
-    head:
-        The published state of the table; ``None``: nothing.
+    table:
+        Its rows: they are published there first, as an Iceberg table that ``table_options`` may partition
+        (``{"partitionBy": ["day"]}``). Or a table of pyiceberg, which is where it is. ``None``: nothing was
+        published.
     scratch:
         The folder for scratch.
     """
@@ -116,10 +144,9 @@ class Trial:
     kind: DistributedOperation
     argument: Mapping[str, Any] = field(default_factory=dict)
     location: str = ""
-    table: str = "t"
+    table: pa.Table | Table | None = None
     format: str = "iceberg"
     table_options: Mapping[str, Any] = field(default_factory=dict)
-    head: Head | None = None
     watermarks: Watermarks = field(default_factory=dict)
     partitions: Sequence[str] | None = None
     object: str = ""
@@ -127,12 +154,16 @@ class Trial:
     scratch: Path | None = None
 
     def __post_init__(self) -> None:
-        record = TableRecord(
-            name=self.table, location=self.location, format=self.format, options=dict(self.table_options)
+        if isinstance(self.table, Table):
+            self.location = self.table.location()
+        elif self.table is not None and not self.location:
+            raise InvalidArgument("name a folder for the table: Trial(..., location=str(tmp_path))")
+        self._record = TableRecord(
+            name=NAME, location=self.location, format=self.format, options=dict(self.table_options)
         )
         request: PlanRequest = PlanRequest(
-            table=record,
-            head=self.head,
+            table=self._record,
+            head=self._head(),
             watermarks=self.watermarks,
             argument=self.argument,
             partitions=self.partitions,
@@ -142,7 +173,7 @@ class Trial:
         self.plan: Plan = with_rows(make_plan(self.kind, request), request)
         names = self.plan.partitions
         made = records.OperationArg(
-            table=self.table,
+            table=NAME,
             type=self.kind.type,
             instance=1,
             object=self.object,
@@ -162,6 +193,29 @@ class Trial:
         """The input of jobs: the plan as read from etcd."""
         self.jobs: dict[str, records.JobRecord] = {}
         """The record of each job that has ended, by its name."""
+
+    def _head(self) -> Head | None:
+        if self.table is None:
+            return None
+        if isinstance(self.table, pa.Table):
+            rows = Trial(_Rows(self.table), location=self.location, table_options=self.table_options)
+            rows.run()
+            return rows._published()
+        snapshot = self.table.current_snapshot()
+        return Head(
+            metadata_location=self.table.metadata_location,
+            snapshot_id=None if snapshot is None else snapshot.snapshot_id,
+        )
+
+    def _published(self) -> Head:
+        """The head of the table with the rows of all jobs, as the first that it has."""
+        keys = Keyspace().table(NAME)
+        nothing = KeyValue.missing(b"")
+        context = FinishContext(
+            table=self._record, keys=keys, head=nothing, watermarks=nothing, view=self._view()
+        )
+        writes = IcebergAppend().prepare(context).txn.then
+        return next(decode(write.value, Head) for write in writes if isinstance(write, Put))
 
     @property
     def names(self) -> list[str]:

@@ -495,11 +495,7 @@ def make_plan(kind: DistributedOperation, request: PlanRequest) -> Plan:
     """
     request = checked(kind, request)
     plan = kind.plan(request)
-    given = request.argument if plan.argument is None else plan.argument
-    if kind.argument_type is not None and isinstance(given, kind.argument_type):
-        argument = {ARGUMENT: _json_of(given)}
-    else:
-        argument = dict(given)
+    argument = argument_record(kind, request.argument if plan.argument is None else plan.argument)
     if plan.inputs is None:
         return replace(plan, argument=argument)
     inputs = msgspec.to_builtins(plan.inputs)
@@ -515,15 +511,22 @@ def make_plan(kind: DistributedOperation, request: PlanRequest) -> Plan:
     )
 
 
-def _json_of(argument: Any) -> Any:
-    """An argument with its defaults: a new version of its type may have others. msgspec leaves those of a
-    dataclass out."""
+def argument_record(kind: DistributedOperation, argument: Any) -> dict[str, Any]:
+    """An argument as a plan records it, with its defaults: a new version of its type may have others."""
+    if kind.argument_type is None or not isinstance(argument, kind.argument_type):
+        return dict(argument)
     if not dataclasses.is_dataclass(argument):
-        return msgspec.to_builtins(argument)
-    return {
-        field.name: msgspec.to_builtins(getattr(argument, field.name))
-        for field in dataclasses.fields(argument)
-    }
+        return {ARGUMENT: msgspec.to_builtins(argument)}
+    # msgspec leaves the defaults of a dataclass out.
+    fields = (field.name for field in dataclasses.fields(argument))
+    return {ARGUMENT: {name: msgspec.to_builtins(getattr(argument, name)) for name in fields}}
+
+
+def extended(argument: Mapping[str, Any], recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """The record of an argument, and what jobs need besides."""
+    if taken := sorted(recorded.keys() & argument.keys()):
+        raise ValueError(f"an argument of such a plan has no {taken[0]!r}: declare a class for it")
+    return {**argument, **recorded}
 
 
 def _selected(kind: DistributedOperation, inputs: Any, names: Sequence[str]) -> dict[str, Any]:

@@ -580,6 +580,22 @@ class SnapshotGroups:
         """
         return _shared(operation)
 
+    def chosen(self, partitions: Sequence[str] | None) -> list[str]:
+        """The names of the groups of these partitions, or of all.
+
+        Raises :class:`~distop.errors.InvalidArgument` for an unknown partition.
+        """
+        if partitions is None:
+            return list(self.groups)
+        known = list(self.partitions)
+        if unknown := sorted(set(partitions) - set(known)):
+            raise InvalidArgument(
+                f"the snapshot has no partition {unknown[0]!r}",
+                hint=f"it has {', '.join(known[:5])}{', ...' if len(known) > 5 else ''}",
+                details={"field": "partitions"},
+            )
+        return [group for name in dict.fromkeys(partitions) for group in self.partitions[name]]
+
     def group(self, name: str) -> list[PlannedFile]:
         """The files of a group; raises :class:`~distop.errors.JobFailed` for an unknown name."""
         if name not in self.groups:

@@ -55,7 +55,7 @@ def plan_validation(request: PlanRequest, argument: ValidateArgument) -> Plan:
     if snapshot.snapshot is not None:
         group_bytes = 0 if rules.has_unique else argument.group_bytes
         frozen |= recorded(snapshot, group_bytes)
-        names = _chosen(SnapshotGroups.of(snapshot, group_bytes), request.partitions)
+        names = SnapshotGroups.of(snapshot, group_bytes).chosen(request.partitions)
     size = len(msgspec.json.encode([frozen, names]))
     if size > MAX_PLAN_BYTES:
         raise ArgumentTooLarge(
@@ -130,18 +130,3 @@ def _snapshot(request: PlanRequest, argument: ValidateArgument) -> TableSnapshot
         as_of_ms=None if argument.as_of is None else int(time_of("as_of", argument.as_of) * 1000),
         branch=argument.branch,
     )
-
-
-def _chosen(snapshot: SnapshotGroups, wanted: Sequence[str] | None) -> list[str]:
-    """The names of the groups of these partitions, or of all."""
-    if wanted is None:
-        return list(snapshot.groups)
-    names = list(snapshot.partitions)
-    unknown = sorted(set(wanted) - set(names))
-    if unknown:
-        raise invalid(
-            "partitions",
-            f"the snapshot has no partition {unknown[0]!r}",
-            f"it has {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}",
-        )
-    return [group for name in dict.fromkeys(wanted) for group in snapshot.partitions[name]]

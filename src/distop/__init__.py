@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         WatermarkMove,
         operation,
     )
+    from distop.spark_jobs.export import Export
 
 __all__ = [
     "AsyncClient",
@@ -47,6 +48,7 @@ __all__ = [
     "DistopError",
     "DistributedOperation",
     "Effect",
+    "Export",
     "InvalidArgument",
     "JobContext",
     "JobFailed",
@@ -66,7 +68,12 @@ __all__ = [
     "spark",
 ]
 
-_HOMES = {"AsyncClient": "client", "Client": "client", "Trial": "lake.trial"}
+_HOMES = {
+    "AsyncClient": "client",
+    "Client": "client",
+    "Export": "spark_jobs.export",
+    "Trial": "lake.trial",
+}
 """The packages of names that are neither errors nor of ``operations``."""
 
 

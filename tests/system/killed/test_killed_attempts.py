@@ -30,7 +30,7 @@ pytestmark = [
 ]
 
 EXAMPLES = ROOT / "examples"
-TYPE = "exports:Export"
+TYPE = "exports:CsvExport"
 KINDS = 6
 
 

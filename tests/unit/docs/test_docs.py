@@ -147,7 +147,7 @@ def test_every_dependency_has_a_reason_and_names_its_extra() -> None:
         ("example", "audit.py"),
         ("example-rows", "access_logs.py"),
         ("example-test", "test_access_logs.py"),
-        ("example-sweep", "exports.py"),
+        ("example-export", "exports.py"),
     ],
 )
 def test_the_examples_in_the_text_are_those_that_run(name: str, file: str) -> None:
