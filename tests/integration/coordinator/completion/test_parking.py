@@ -68,30 +68,6 @@ async def test_a_hook_that_fails_for_seconds_parks_nothing(
         assert len((tmp_path / "log").read_text().splitlines()) == 6
 
 
-async def test_a_start_may_ask_for_no_second_attempt(
-    etcd_config: EtcdConfig, client: LossyClient, tmp_path: Path
-) -> None:
-    """O18: whatever its type says."""
-    async with serving(etcd_config) as service:
-        await service.create_table("t")
-        never, argument = pb.OperationOptions(), {"log": str(tmp_path / "log"), "raises": 5}
-        never.retry_for.FromSeconds(0)
-        operation = await service.start("t", "hooked", argument, options=never)
-        assert await mark(client, operation, "0")
-        assert (await service.parked(operation)).completion.attempts == 1
-
-
-async def test_what_cannot_pass_is_parked_at_once(
-    etcd_config: EtcdConfig, client: LossyClient, tmp_path: Path
-) -> None:
-    """O18, C10: if the code of its type says so. What another leader may know is tried again."""
-    async with serving(etcd_config) as service:
-        await service.create_table("t")
-        operation = await start_hooked(service, client, tmp_path / "log", raises=0, impossible=1)
-        seen = await service.parked(operation)
-        assert (seen.completion.attempts, seen.completion.error.code) == (1, "STEP_IMPOSSIBLE")
-
-
 @pytest.mark.parametrize("action", ["retry", "abort"])
 async def test_a_decision_does_not_wait_for_the_next_attempt(
     etcd_config: EtcdConfig, client: LossyClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, action: str

@@ -14,11 +14,10 @@ from distop.errors import OperationNotFound, PreconditionFailed, TableNotFound, 
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.txn import KeyValue, Put, Txn
 from distop.metastore.operations.pausing import pause_operation, pause_table, resume_operation, resume_table
-from distop.metastore.operations.runs import take_operation
 from distop.metastore.operations.starting import StartRequest, TableState, start
 from distop.metastore.records.keyspace import OperationKeys
 from distop.metastore.records.names import OperationId
-from distop.metastore.records.operation import ABORTING, RUNNING, OperationArg, PauseRecord, RunnerRecord
+from distop.metastore.records.operation import ABORTING, RUNNING, OperationArg, PauseRecord
 from distop.metastore.records.record import decode
 from distop.metastore.tables.audit import audit_put, prune, read_audit
 from distop.metastore.tables.registry import table_deletes
@@ -27,7 +26,7 @@ from support.etcd.jobs import mark_all
 from support.etcd.lossy import Fault, LossyClient, puts
 from support.etcd.starts import make_table
 from support.services.coordinators import Service, raising, serving
-from support.services.executing import lease, runner, runner_of, start_operation
+from support.services.executing import runner, runner_of, start_operation
 from support.types.work_types import WORK_TYPES, files, traces
 from support.waiting import eventually
 
@@ -110,23 +109,6 @@ async def test_a_paused_operation_launches_nothing_keeps_its_marks_and_goes_on(
     assert (ended.state, ended.jobs.succeeded) == (pb.SUCCEEDED, 3)
     assert len([line for line in traces(tmp_path, "began") if line[1] == "0"]) == 1
     assert len(files(tmp_path)) == 3
-
-
-async def test_a_paused_operation_is_not_published_before_it_is_resumed(
-    client: LossyClient, service: Service, tmp_path: Path
-) -> None:
-    """O21: whether the leader knew of the pause or learns of it from its transaction."""
-    for kind in ("friend", "hooked_friend"):
-        operation = await service.start("t", kind, {"partitions": 2, "log": str(tmp_path / kind)})
-        await pause(service, operation)
-        await mark_all(client, operation, "01")
-        # A round trip of another operation: the leader has seen the marks by then.
-        assert (await service.get(operation)).jobs.succeeded == 2
-        await _another_one_ends(service, client)
-        assert (await service.get(operation)).state == pb.RUNNING
-        await resume(service, operation)
-        assert (await service.ended(operation)).state == pb.SUCCEEDED
-    await eventually(lambda: left_over(client), holds=lambda left: not left)
 
 
 async def test_a_pause_that_the_leader_has_not_heard_of_holds_its_transactions(
@@ -247,17 +229,6 @@ async def test_operations_of_a_paused_table_show_it_and_wait(
         (tmp_path / "release").touch()
         await free_table(service)
         assert (await service.ended(operation)).state == pb.SUCCEEDED
-
-
-@pytest.mark.parametrize("of_table", [False, True])
-async def test_what_is_paused_is_given_to_no_runner(client: LossyClient, of_table: bool) -> None:
-    """O21: not even to one that has heard of no pause."""
-    arg = await start_operation(client)
-    keys = client.keyspace.operation(arg.id)
-    await client.put(keys.table_pause if of_table else keys.pause, b"{}")
-    async with lease(client) as session:
-        assert await take_operation(client, keys, RunnerRecord(member="m"), session.lease_id) is None
-        assert await _absent(client, keys.runner)
 
 
 async def test_what_is_paused_while_a_runner_takes_it_is_not_launched(

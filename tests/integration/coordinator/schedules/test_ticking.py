@@ -280,16 +280,6 @@ async def test_a_look_that_meets_defects_is_repeated(leader: Leader, monkeypatch
     assert await operations(leader.client) == ["t/noop/1"]
 
 
-async def test_two_who_look_at_one_time_start_one(leader: Leader) -> None:
-    """The same epoch twice cannot be; that it changes nothing shows that it is the compare that counts."""
-    await leader.add()
-    twin = replace(leader)
-    await asyncio.gather(leader.look(), twin.look())
-    assert await operations(leader.client) == ["t/noop/1"]
-    record = await schedule(leader.client, "s")
-    assert (record.started, record.skipped) == (1, 0)
-
-
 async def test_what_changes_meanwhile_is_not_started(leader: Leader, monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody pauses the schedule between the look and the start."""
     await leader.add()

@@ -167,15 +167,6 @@ async def test_a_watch_is_resumed_where_it_was_left(service: Service, client: Et
     assert again.operation == ended, "an end is always told"
 
 
-async def test_without_news_the_same_state_is_told_again(service: Service) -> None:
-    operation = await service.start("t")
-    call = watching(service, operation, heartbeat_s=0.1)
-    seen = [await call.read() for _ in range(3)]
-    assert [update.operation.state for update in seen] == [pb.RUNNING] * 3
-    assert all(not update.jobs for update in seen)
-    call.cancel()
-
-
 async def test_cancelling_is_told_at_once(service: Service) -> None:
     """O19."""
     operation = await service.start("t")

@@ -137,22 +137,6 @@ async def test_what_a_leader_knows_is_used_while_it_leads(
                 assert followed.last.operation.state == pb.SUCCEEDED
 
 
-async def test_a_runner_letting_go_is_seen_at_the_leader(etcd_config: EtcdConfig, client: EtcdClient) -> None:
-    """The leader watches no deletions: those of the operation's own keys are watched for its watchers."""
-    async with running(config_of(etcd_config)) as coordinator, Service(coordinator.address) as service:
-        await service.create_table("t")
-        operation = await service.start("t", argument={"partitions": 2})
-        keys = client.keyspace.operation(operation)
-        await client.put(keys.runner, b'{"version":1,"member":"e1"}')
-        following = coordinator._following
-        assert following is not None
-        await eventually(lambda: following._leads.get(keys.root) is not None)
-        with following.watching(operation, whole=True) as followed:
-            await eventually(lambda: followed.tracked is not None and followed.tracked.runner == "e1")
-            await client.delete(keys.runner)
-            await eventually(lambda: followed.tracked is not None and followed.tracked.runner == "")
-
-
 async def test_who_looks_on_changes_nothing_of_the_leaders_state(
     etcd_config: EtcdConfig, client: EtcdClient
 ) -> None:

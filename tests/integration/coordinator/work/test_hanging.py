@@ -296,14 +296,6 @@ async def test_an_abort_that_hangs_is_given_up(etcd_config: EtcdConfig, tmp_path
         assert "CALL_TIMEOUT" in from_json(ended.facts_json, "facts")["abortError"]
 
 
-async def test_a_cancellation_ends_a_hook_that_hangs(service: Service, tmp_path: Path) -> None:
-    """G5, O6."""
-    operation = await stuck(service, tmp_path, "hook")
-    await service.cancel(operation)
-    assert (await service.ended(operation)).state == pb.CANCELLED
-    await eventually(lambda: not any(map(lives, hanging(tmp_path))))
-
-
 @pytest.mark.parametrize("where", ["commit_steps", "hook", "step"])
 async def test_resolve_abort_ends_what_hangs(service: Service, tmp_path: Path, where: str) -> None:
     """G5: once it is reported; other decisions are refused, since the operation is not parked."""
