@@ -4,8 +4,6 @@
 same.", "Read it."): it says less than the name above it.
 """
 
-from __future__ import annotations
-
 import ast
 import io
 import re

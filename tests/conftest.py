@@ -1,7 +1,5 @@
 """What every test may ask for: an etcd, and a place in it of its own."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import gc

@@ -6,8 +6,6 @@ Each page is taken in light, in dark and on a narrow screen, into ``build/screen
 table is filled, the others at the end.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from collections.abc import Callable

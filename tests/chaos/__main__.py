@@ -6,8 +6,6 @@ from the seed. Ends with a table and one JSON object; the exit code is 0 only if
 nothing was lost, doubled, left over, stuck or wrong.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import logging

@@ -1,7 +1,5 @@
 """What the cluster does with backlogs while it is struck."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -5,8 +5,6 @@ appends another row to ``a``, renames it to ``c``, and drops ``b`` and a namespa
 same at the same time; one that is started again after it was killed goes on where it stopped.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from contextlib import suppress

@@ -4,8 +4,6 @@ Each service reaches etcd through a proxy of its own, so that its connections ca
 runtime folder, and so a sidecar, of its own, as if it were on another host.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -1,8 +1,6 @@
 """Commits that are not an ingest's, while the cluster is struck. Each calls ``lab.here()`` when only its own
 commit is still to come: that is when a strike inside of it is armed."""
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 import time

@@ -1,7 +1,5 @@
 """What can be done to a cluster: a process struck at a crash point, or a fault from outside."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Coroutine

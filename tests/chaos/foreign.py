@@ -3,8 +3,6 @@
 Appends one row unless it is there already: started again after it was killed, it goes on where it stopped.
 """
 
-from __future__ import annotations
-
 import sys
 
 import pyarrow as pa

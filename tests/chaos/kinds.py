@@ -1,7 +1,5 @@
 """Operation types of the chaos harness: they reach the steps that ingest does not."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """What a workload works with: a client, tables with their books, and how to wait for an end."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools

@@ -1,7 +1,5 @@
 """What the cluster does by itself, for landing folders and schedules, while it is struck."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 from functools import partial

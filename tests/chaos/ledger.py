@@ -1,7 +1,5 @@
 """What should be true: which rows a table must hold, and how each operation must end."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import dataclass, field
 from pathlib import Path

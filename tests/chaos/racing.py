@@ -1,7 +1,5 @@
 """Ten writers of three engines on one table at once, while coordinators are killed."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from pathlib import Path

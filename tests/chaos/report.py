@@ -1,7 +1,5 @@
 """What a run has found: a line for every crash point and fault, and one JSON object."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, field
 from pathlib import Path

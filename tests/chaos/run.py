@@ -1,7 +1,5 @@
 """One run: a round for each strike and each fault, the invariants checked after each."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import time

@@ -1,7 +1,5 @@
 """A coordinator or an executor as `distop` runs it, but less patient: ``chaos.service_main ROLE ...``."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

@@ -3,8 +3,6 @@
 Reads what to write from its input, a JSON object a line, and answers each with one, behind ``answer``.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from typing import Any

@@ -1,7 +1,5 @@
 """What the cluster does while it is struck. Each returns what is wrong with how its operations ended."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

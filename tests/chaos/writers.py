@@ -1,7 +1,5 @@
 """A user's Spark program, started when it is first needed, and again whenever it was killed."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

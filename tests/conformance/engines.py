@@ -1,7 +1,5 @@
 """Engines that write and read tables through the catalog, each installed into a folder of its own."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Iceberg's own REST compatibility kit, in Java, from its published test jars."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -5,8 +5,6 @@ in etcd here, with a keyspace of its own; or, with ``CONFORMANCE_DOOR=rest``, py
 a REST service for it. Tests of other catalogs are left out.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import secrets

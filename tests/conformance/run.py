@@ -8,8 +8,6 @@ names of engines; by default all of them run. The last line is JSON. ``fetch [PA
 they need, so that a machine that reaches no package index is told from one where they fail.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """An etcd of its own, and a coordinator that serves the catalog: what conformance runs against."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

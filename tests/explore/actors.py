@@ -4,8 +4,6 @@ A phase is a coroutine; what it returns says how the process goes on, and with w
 knows it has read from etcd in this phase.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from dataclasses import dataclass

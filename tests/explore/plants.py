@@ -4,8 +4,6 @@ A transaction is a value, so a compare is taken out of it on its way to etcd. On
 builds them: a start that plans once, and goes on with that plan when it has lost a race.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass

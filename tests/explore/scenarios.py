@@ -1,7 +1,5 @@
 """Casts of actors, each small enough that everything they can do is visited, or much of it."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ is an operation with the attempts whose results it has published, ``foreign/0`` 
 So whoever compares two heads sees which commits were lost or made twice.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Iterator, Sequence

@@ -11,8 +11,6 @@ with one JSON object: ``runs``, ``tests`` (that ran, over all runs), ``failures_
 nothing failed.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """Fixtures of many integration tests. A module may define its own ``service`` in place of this one."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 
 import pytest_asyncio

@@ -4,8 +4,6 @@ Each seed decides what is done, and which faults happen when. Ends with one JSON
 only if no law was broken. A seed with ``--seed`` happens again exactly, and is printed line by line.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import logging

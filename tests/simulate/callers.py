@@ -1,7 +1,5 @@
 """Those who use the tables while there are faults, and the operator who sees to what waits for somebody."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 from collections.abc import Callable

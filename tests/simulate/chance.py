@@ -1,7 +1,5 @@
 """What a seed decides: how many of everything there are, and which faults happen how often."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

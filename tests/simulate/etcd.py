@@ -1,7 +1,5 @@
 """A simulated etcd: the model's store with its past, leases that end by the clock, and watches."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field

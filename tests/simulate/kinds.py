@@ -5,8 +5,6 @@ the first times it is called for the operation. What it was called for is rememb
 as a real service that a hook calls would.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

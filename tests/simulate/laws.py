@@ -12,8 +12,6 @@
 - *probe*: on every table one more operation can be started, and succeeds.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Set

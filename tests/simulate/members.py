@@ -1,7 +1,5 @@
 """Coordinators and executors: the product's own processes, with what they stand on replaced."""
 
-from __future__ import annotations
-
 import asyncio
 import importlib
 from collections.abc import Iterator, Sequence

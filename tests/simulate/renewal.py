@@ -3,8 +3,6 @@
 The product's own function runs, in which every call of the :class:`Renewal` it is given is awaited.
 """
 
-from __future__ import annotations
-
 import ast
 import asyncio
 import inspect

@@ -4,8 +4,6 @@ Must be installed before any module of distop is imported: some remember ``time.
 Outside of a simulation everything stays as it was.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import time

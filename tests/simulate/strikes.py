@@ -1,7 +1,5 @@
 """Faults that befall a process, or etcd, as a whole; those of single requests are in ``chance.py``."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 

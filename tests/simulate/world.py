@@ -1,7 +1,5 @@
 """One seed: the world that it makes, what happens in it, and what is wrong with it."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import hashlib

@@ -10,8 +10,6 @@ are. Ends with a table and one JSON object with the slopes; the exit code is 0 o
 nothing has failed. See docs/scaling.md.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json

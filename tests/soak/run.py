@@ -1,7 +1,5 @@
 """The load of a soak, and the processes that carry it."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

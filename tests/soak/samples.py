@@ -1,7 +1,5 @@
 """What a soak looks at: samples of processes and of etcd, and how they move with time."""
 
-from __future__ import annotations
-
 import os
 import statistics
 import urllib.request

@@ -1,7 +1,5 @@
 """Calls for other processes."""
 
-from __future__ import annotations
-
 import logging
 import os
 import sys

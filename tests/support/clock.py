@@ -1,7 +1,5 @@
 """How long the machine stood still: a thread asks for short sleeps, and sees how much longer they took."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import deque

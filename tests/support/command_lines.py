@@ -1,7 +1,5 @@
 """Whether ``distop`` takes a command line, a whole one or one that stands in a sentence."""
 
-from __future__ import annotations
-
 import functools
 import re
 from typing import Any

@@ -1,7 +1,5 @@
 """Functions that fail, as by a defect."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

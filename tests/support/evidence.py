@@ -5,8 +5,6 @@ parameters), the ends of all logs in the test's folder, and the keys of each etc
 ``etcdctl get`` prints them.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 from collections.abc import Collection, Iterator

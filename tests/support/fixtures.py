@@ -1,7 +1,5 @@
 """Fixtures of many tests; ``conftest.py`` takes them over."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace

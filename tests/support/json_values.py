@@ -1,7 +1,5 @@
 """Any JSON, for hypothesis."""
 
-from __future__ import annotations
-
 from hypothesis import strategies as st
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))

@@ -1,7 +1,5 @@
 """Every metric that a process of distop serves."""
 
-from __future__ import annotations
-
 from prometheus_client.core import Metric
 
 from support.repository import reference

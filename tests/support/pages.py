@@ -4,8 +4,6 @@ Fenced blocks are run; examples that are not run are indented. Where a line says
 ``exit code N``, it has to end so.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

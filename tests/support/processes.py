@@ -1,7 +1,5 @@
 """What /proc tells of processes, while these start others, open and close files, and end."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

@@ -4,8 +4,6 @@ The tests record figures: how many cases one tries, and what must be 0 in the en
 last line is a JSON object; the exit code is 0 only if nothing failed and what must be 0 is there, and is 0.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

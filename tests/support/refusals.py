@@ -1,7 +1,5 @@
 """Errors: which field of an argument is wrong, and what the log says."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

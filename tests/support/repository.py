@@ -1,7 +1,5 @@
 """Where the repository is, and the product's code in it."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import runpy

@@ -1,7 +1,5 @@
 """What strangers send: texts, JSON, messages of gRPC and bytes that are nearly what is wanted."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Waiting for a condition, in place of sleeping."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import time

@@ -5,8 +5,6 @@ if the wrong cells are exactly those of tests/truth/known.txt, and no two answer
 docs/truth.md.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 import json

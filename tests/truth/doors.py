@@ -1,7 +1,5 @@
 """The ways into a table that need no Spark. Each takes all values of a type in one operation."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterator

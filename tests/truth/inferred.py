@@ -1,7 +1,5 @@
 """Files without a schema: a text is of another type only if its value is exactly what is written."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What is sent: the same values as a CSV file, as lines of JSON, as a Parquet or an Avro file."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from decimal import Context

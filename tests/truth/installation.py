@@ -1,7 +1,5 @@
 """An installation without Spark: etcd, a coordinator and an executor as processes; a table for each type."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager

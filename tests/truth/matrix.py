@@ -1,7 +1,5 @@
 """Fills the tables, and reads them back."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol

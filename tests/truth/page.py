@@ -1,7 +1,5 @@
 """docs/truth.md: the values that the program sends, with what is expected of them. Needs no run."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator
 

@@ -3,8 +3,6 @@
 ``python -m truth.predicates`` with ``PYTHONPATH=tests`` tries many, and prints each difference.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

@@ -1,7 +1,5 @@
 """Those who read a table's rows, and values in one form, whatever type a reader has for them."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """What another program makes of the same texts: the values that are expected must be its values, too."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import duckdb

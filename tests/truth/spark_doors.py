@@ -2,8 +2,6 @@
 they hold any value exactly.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path

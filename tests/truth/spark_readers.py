@@ -1,7 +1,5 @@
 """The readers that are Spark: its own of Parquet files, and distop's two of tables."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import pyarrow as pa

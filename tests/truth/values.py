@@ -5,8 +5,6 @@ held against readers other than distop before it is used (``references.py``). A 
 days of a date, microseconds of a time, bytes of a text.
 """
 
-from __future__ import annotations
-
 import math
 import struct
 import uuid

@@ -1,7 +1,5 @@
 """Compares each cell with what is expected of it, and the wrong ones with those that are known to be."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """A table to ingest into. A module may define its own ``ingesting`` in place of this one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What a service loads when it starts."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

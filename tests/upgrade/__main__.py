@@ -6,8 +6,6 @@ order and started as what is checked out here, and later the other way. Meanwhil
 order, and a caller starts operations. Every row is counted. The last line is one JSON object.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

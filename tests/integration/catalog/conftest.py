@@ -1,7 +1,5 @@
 """A catalog, that of another process, and the etcd below them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Appends of other programs that have lost to other commits: put on top of them, where that is asked for."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Commits of other programs that carry a request id: each is done once."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """Commits of other programs that move watermarks of the table."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What is done through the catalog stands in the audit trail."""
 
-from __future__ import annotations
-
 from distop.catalog.catalog import EtcdCatalog
 from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.records.record import decode

@@ -1,7 +1,5 @@
 """The contract of a pyiceberg catalog, on etcd; and what distop adds to it."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

@@ -1,8 +1,6 @@
 """Programs that die right after they have renamed or dropped a table: what is left under the name is finished
 by whoever comes by."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import pytest

@@ -1,8 +1,6 @@
 """Commits that only describe a table are made on top of those that were faster, as long as what they require
 holds; and a table that was loaded earlier is never mistaken for another one."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest

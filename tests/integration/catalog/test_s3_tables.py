@@ -1,7 +1,5 @@
 """Iceberg tables on S3: staging, publishing, sweeping, and pyiceberg programs beside it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """What is done to a table by itself goes where the table goes."""
 
-from __future__ import annotations
-
 from concurrent.futures import Future
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Rules of a table, and programs that commit rows which nobody has checked."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

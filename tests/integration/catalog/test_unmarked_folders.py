@@ -1,8 +1,6 @@
 """A program of pyiceberg that dies after it has made a table, and before it has said that the folder is the
 table's own: whoever needs that next says it."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Views through the catalog: their names and folders are shared with tables, whatever happens meanwhile."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The ``distop`` command as a process: exit codes, documents, signals, pipes, speed."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

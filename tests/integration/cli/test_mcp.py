@@ -1,7 +1,5 @@
 """``distop mcp``, spoken to by the client of the protocol's SDK."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """Clients that many tests of coordinators use."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 

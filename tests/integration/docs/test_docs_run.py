@@ -1,7 +1,5 @@
 """What the pages show is what happens: each block of README.md and docs is run, in the order of its page."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Landing folders: what is dropped there is applied in order, and control files mean what they say."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import json

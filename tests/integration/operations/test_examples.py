@@ -1,7 +1,5 @@
 """The examples of the documentation, run as it says."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator

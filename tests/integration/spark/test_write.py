@@ -1,7 +1,5 @@
 """Publishing files that were written before their operation began: once, however many requests come."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncIterator

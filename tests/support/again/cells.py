@@ -1,7 +1,5 @@
 """What a way into a table does again after an event, as the cells of the table in docs/again.md say it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import NamedTuple

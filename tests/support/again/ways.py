@@ -1,8 +1,6 @@
 """The ways into a table that know what was written before, as docs/again.md lists them: each writes one row
 under an identity, a small number, and can be asked to write it again."""
 
-from __future__ import annotations
-
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence

@@ -1,7 +1,5 @@
 """An etcd of three members that tests pause, cut off, kill and replace: as processes of this host."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import subprocess

@@ -4,8 +4,6 @@ There is no registry to pull from: the image is etcd's program and the libraries
 more. ``DISTOP_ETCD_IMAGE`` names another one.
 """
 
-from __future__ import annotations
-
 import asyncio
 import io
 import os

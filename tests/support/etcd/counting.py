@@ -1,7 +1,5 @@
 """A client of etcd that counts its requests, the watches it opens, and the keys that ranges go over."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from aetcd.rpc import rpc_pb2

@@ -1,7 +1,5 @@
 """Etcds of a test's own: with users, with certificates, with little room."""
 
-from __future__ import annotations
-
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path

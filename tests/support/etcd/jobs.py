@@ -1,7 +1,5 @@
 """Marks jobs as an executor would: only while the operation runs, and only the first mark counts."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable, Sequence
 

@@ -1,7 +1,5 @@
 """An etcd client whose transactions fail in chosen ways."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from enum import Enum

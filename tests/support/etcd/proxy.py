@@ -1,7 +1,5 @@
 """A TCP proxy that fails on purpose: it holds requests or replies, cuts connections, refuses new ones."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from typing import Self

@@ -1,7 +1,5 @@
 """Loss of an etcd, and its return from a backup as operators do it."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

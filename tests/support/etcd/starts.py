@@ -1,7 +1,5 @@
 """Starting operations below the service: the transaction and nothing else."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Callable
 from typing import Any

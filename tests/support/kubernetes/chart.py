@@ -1,7 +1,5 @@
 """The Helm chart, values that it takes, and values that it refuses."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from support.repository import ROOT

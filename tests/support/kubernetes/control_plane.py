@@ -3,8 +3,6 @@
 ``deploy/kubernetes.sh`` builds the programs.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Nodes on which nothing runs: objects, and a thread that says what kubelets say when all goes well."""
 
-from __future__ import annotations
-
 import json
 import ssl
 import threading

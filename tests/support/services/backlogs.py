@@ -1,7 +1,5 @@
 """The backlog of table ``t``, as tests fill it, look at it and decide about it."""
 
-from __future__ import annotations
-
 import secrets
 from typing import Any
 

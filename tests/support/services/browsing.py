@@ -1,7 +1,5 @@
 """A browser without scripts, and a coordinator that serves it pages."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """Certificates for tests, in files that can be replaced as a renewal does it."""
 
-from __future__ import annotations
-
 import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

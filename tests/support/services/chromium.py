@@ -1,7 +1,5 @@
 """A Chromium with scripts, driven by the DevTools protocol over a pipe: nothing of it listens."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os

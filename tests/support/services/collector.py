@@ -1,7 +1,5 @@
 """A receiver of traces, as a collector of OpenTelemetry is one: OTLP over gRPC."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

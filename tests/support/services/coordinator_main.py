@@ -3,8 +3,6 @@
 etcd and operation types come from the environment; the log goes to standard error, one line an event.
 """
 
-from __future__ import annotations
-
 import sys
 
 from distop.coordinator.config import CoordinatorConfig

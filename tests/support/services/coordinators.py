@@ -1,7 +1,5 @@
 """Coordinators for tests: in this event loop, and as processes that can be killed and stopped."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """Calling each method of the API by its name, as the owner of a token."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import grpc.aio

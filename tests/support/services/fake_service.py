@@ -1,7 +1,5 @@
 """A service without etcd behind it: real gRPC servers over one shared memory, with faults on demand."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections import defaultdict

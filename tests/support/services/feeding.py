@@ -1,7 +1,5 @@
 """Operations that publish rows one after the other, while a test does something to etcd."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager

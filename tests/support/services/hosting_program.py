@@ -4,8 +4,6 @@ Deals the rows out at random, without Spark. In ``FOLDER``: jobs other than the 
 Ends with 0 once the rows are in the table.
 """
 
-from __future__ import annotations
-
 import random
 import sys
 import time

@@ -1,7 +1,5 @@
 """Issuers of signed tokens: their keys, their tokens, and a server that tells the keys."""
 
-from __future__ import annotations
-
 import json
 import ssl
 import threading

@@ -1,7 +1,5 @@
 """A coordinator as strangers reach it: the command itself, with all its doors open on loopback."""
 
-from __future__ import annotations
-
 import http.client
 import os
 import socket

@@ -1,7 +1,5 @@
 """The REST catalog of a coordinator, without the rest of it, and clients of it."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import json

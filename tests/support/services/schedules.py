@@ -1,7 +1,5 @@
 """Schedules as tests look at them, and put their times into the past."""
 
-from __future__ import annotations
-
 import secrets
 import time
 

@@ -1,7 +1,5 @@
 """Services of a coordinator that run all their calls in one place, for tests of its parts."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from distop.coordinator.starting.services import Services

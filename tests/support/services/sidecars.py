@@ -1,7 +1,5 @@
 """Fixtures and helpers of tests that reach etcd through a sidecar, as the tasks of a worker do."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Callers that coordinators tell apart, and files of their tokens."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager

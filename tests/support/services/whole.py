@@ -1,7 +1,5 @@
 """The whole service in one test: a coordinator, an executor with threads, a client, a table on local disk."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence

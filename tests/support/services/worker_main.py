@@ -1,7 +1,5 @@
 """A worker process for tests. Its arguments: SIDECAR_FOLDER ARG_FILE RUN_TOKEN."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 """Avro files with any content, also such as fastavro would not write: a text that is not UTF-8, the year
 10000. Values are what the format stores: numbers instead of times, bytes instead of decimals."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Iterable, Mapping

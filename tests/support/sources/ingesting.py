@@ -1,7 +1,5 @@
 """Runs ingests from start to finish in one process: real plans, jobs and commit steps, no etcd, no Spark."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from dataclasses import dataclass, field, replace

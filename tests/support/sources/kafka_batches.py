@@ -3,8 +3,6 @@
 Written after the protocol guide of Apache Kafka (request Produce, version 7; record batch, magic 2).
 """
 
-from __future__ import annotations
-
 import socket
 import struct
 from collections.abc import Mapping

@@ -5,8 +5,6 @@ transactions nor compaction. A partition keeps its last 5 MiB. Lines of standard
 answered by a line: ``create TOPIC PARTITIONS``, ``delete TOPIC``, ``down``, ``up``.
 """
 
-from __future__ import annotations
-
 import ctypes
 import ctypes.util
 import sys

@@ -1,7 +1,5 @@
 """An S3 of a test's own: moto's server on loopback, spoken to over real HTTP."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass, field

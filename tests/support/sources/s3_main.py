@@ -1,7 +1,5 @@
 """An S3 server as a process of its own; prints its endpoint, and ends when its standard input does."""
 
-from __future__ import annotations
-
 import logging
 import sys
 

@@ -1,7 +1,5 @@
 """Servers of a test's own, each in a process: some native clients keep Python's lock while they wait."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator

@@ -6,8 +6,6 @@ first run of the tests leaves in the environment. Without it, or where it does n
 Their Python workers take Spark's Python code from where it is compiled (see link_spark in deploy/setup.sh).
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

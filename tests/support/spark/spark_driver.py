@@ -4,8 +4,6 @@ It writes rows and runs a stream at the same time. Each waits for ever in the mi
 kill it.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """What tests of the data source need: a coordinator, tables and a session."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Catalogs on an etcd of the tests, and the keys of their tables."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

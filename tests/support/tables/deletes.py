@@ -1,7 +1,5 @@
 """Files of deleted rows, as other engines write them."""
 
-from __future__ import annotations
-
 import json
 import zlib
 from collections.abc import Mapping, Sequence

@@ -3,8 +3,6 @@
 Appends ``ROUNDS`` times one row, each with an id of its own from ``START`` on, through the etcd catalog.
 """
 
-from __future__ import annotations
-
 import datetime
 import sys
 

@@ -1,7 +1,5 @@
 """Metadata of other formats than the one that distop writes, as other programs have written it."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Where tables are that hold nothing."""
 
-from __future__ import annotations
-
 import tempfile
 from uuid import uuid4
 

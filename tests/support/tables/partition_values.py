@@ -1,8 +1,6 @@
 """Tables that are partitioned by a column of any type, also in Hive's layout: programs add such files to a
 table as they are, and the column has its values from the partition alone."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import UTC, date, datetime, time
 from decimal import Decimal

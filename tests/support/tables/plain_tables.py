@@ -1,7 +1,5 @@
 """Tables of plain files, and operations on them whose jobs run here, without a coordinator."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """Looking at a table of plain files."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

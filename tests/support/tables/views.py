@@ -1,7 +1,5 @@
 """Views for tests, as clients ask for them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from pyiceberg.view.metadata import ViewVersion

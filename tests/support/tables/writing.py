@@ -1,7 +1,5 @@
 """Writes as Spark's tasks and driver make them, without Spark."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Iterable
 from typing import Any

@@ -1,7 +1,5 @@
 """A type that writes batches to branches as a user's would: it names the types that publish and drop them."""
 
-from __future__ import annotations
-
 from distop.operations import Staging
 from distop.spark_jobs.ingest.operation import Ingest
 from distop.spark_jobs.maintenance.branches import DropBranch, PublishBranch

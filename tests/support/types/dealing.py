@@ -1,7 +1,5 @@
 """An ingest whose plan is dynamic, and that needs no Spark: it deals the rows out at random each time."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Hooks that commit steps call."""
 
-from __future__ import annotations
-
 from distop.commit.hook import HookCall
 from distop.errors import PermanentStepError
 

@@ -1,7 +1,5 @@
 """``build_index`` as it is, with a note of every data file that it opens."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Mapping

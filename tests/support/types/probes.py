@@ -1,7 +1,5 @@
 """Operation types for tests; coordinators are given them by name, as in ``DISTOP_OPERATIONS``."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path

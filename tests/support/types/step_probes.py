@@ -1,7 +1,5 @@
 """External commit steps for tests, and an operation type whose argument says which of them it has."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path

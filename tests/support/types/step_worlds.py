@@ -1,7 +1,5 @@
 """Places that commit steps act on, and steps to act with: what their contract is tested over."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """An operation type whose code hangs where its argument says, and a commit step that does."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -4,8 +4,6 @@
 cleaned up. What a job does is chosen by its partition: see :class:`Traced`.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Again: rolled back, run anew, replaced (A1 to A3; docs/again.md)."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta

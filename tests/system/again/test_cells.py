@@ -1,8 +1,6 @@
 """Each cell of the table in docs/again.md: what is said, and that the table has the rows that the page
 promises (``make prove-again`` counts them)."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 

@@ -1,7 +1,5 @@
 """The cells of docs/again.md for an etcd that came back from a backup, and is behind the tables."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack

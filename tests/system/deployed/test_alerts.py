@@ -3,8 +3,6 @@
 ``make test-alerts`` provides ``promtool``; without it what needs it is skipped.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """``distop dev``: everything in one terminal."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

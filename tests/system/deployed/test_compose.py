@@ -1,7 +1,5 @@
 """The cluster of deploy/compose.yaml, as far as it can be seen without starting it."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from pathlib import Path
 from typing import Any

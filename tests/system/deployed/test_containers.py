@@ -3,8 +3,6 @@
 The base is ``DISTOP_BASE_IMAGE``, or made here, which only root can.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

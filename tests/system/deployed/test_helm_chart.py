@@ -3,8 +3,6 @@
 ``make test-helm`` provides ``helm`` and ``kubernetes-validate``, which has strict schemas.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -4,8 +4,6 @@ Nothing runs in the pods: they are made, admitted and placed on nodes that are p
 test-kubernetes`` builds what is needed.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

@@ -1,7 +1,5 @@
 """From ``distop dev`` to services: the Compose file of ``distop init``, whose services are processes here."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

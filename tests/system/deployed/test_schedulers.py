@@ -1,7 +1,5 @@
 """The task of docs/schedulers.md: killed, retried and cleared at will."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re

@@ -1,7 +1,5 @@
 """Services under a manager: they say when they serve, a probe finds them, and SIGTERM ends them well."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """The units of deploy/systemd, as systemd itself reads them."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The set-up of docs/security.md, run as printed: a coordinator behind TLS, an admin, and a reader."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -2,8 +2,6 @@
 types; the others are run here, where what they need is there.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

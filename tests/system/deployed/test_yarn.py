@@ -3,8 +3,6 @@
 ``make test-yarn`` fetches what is needed.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

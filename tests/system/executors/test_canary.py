@@ -1,7 +1,5 @@
 """A secret of its own in every place that takes one; then everything that anybody may look at is searched."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

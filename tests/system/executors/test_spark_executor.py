@@ -3,8 +3,6 @@
 The last two kill it, and the one that takes its place.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import secrets

@@ -1,7 +1,5 @@
 """Batches in order while the leader of their table is killed, again and again."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """Coordinators that die while a client of the catalog waits for their answer."""
 
-from __future__ import annotations
-
 import asyncio
 import http.client
 from pathlib import Path

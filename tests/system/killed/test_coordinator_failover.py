@@ -1,7 +1,5 @@
 """Coordinators as processes: killed, paused past their lease, asked to stop."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import time

@@ -1,7 +1,5 @@
 """One etcd that is killed, or full, while operations publish rows."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Programs that ingest rows which only they have, and are killed or halted half-way."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Ingest of a topic while runner and leader are killed."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 from pathlib import Path

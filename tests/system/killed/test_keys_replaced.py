@@ -1,7 +1,5 @@
 """Certificates, their CA and tokens are replaced while everybody calls: a process, and each of its doors."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import ssl

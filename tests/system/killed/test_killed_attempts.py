@@ -1,7 +1,5 @@
 """What attempts make outside of the table, in processes that are killed or halted: the type of the docs."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import AsyncIterator

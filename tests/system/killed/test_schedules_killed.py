@@ -1,7 +1,5 @@
 """Ticks while the leader of their table is killed, or paused for longer than its lease."""
 
-from __future__ import annotations
-
 from contextlib import AsyncExitStack
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What executors and sidecars tell a scrape, against what they have done. Real processes."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import ssl

@@ -1,7 +1,5 @@
 """An etcd of three members: one is paused, cut off, or lost, while operations publish rows."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from pathlib import Path
 

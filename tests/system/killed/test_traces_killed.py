@@ -1,7 +1,5 @@
 """The trace of an operation whose leader and executor are killed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Every benchmark once, at a small size, so that none rots. What it measures then means nothing."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

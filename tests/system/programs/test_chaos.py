@@ -1,7 +1,5 @@
 """A short part of `make chaos`: real Spark, a handful of points that stand for the others."""
 
-from __future__ import annotations
-
 import functools
 import json
 import os

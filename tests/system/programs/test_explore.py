@@ -1,7 +1,5 @@
 """Short parts of make explore and make simulate; and planted faults, which explore finds."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """distop as a package: what is built, and what it needs where nothing but it is installed."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """A short `make soak`: what the same load leaves behind with each operation shows within a minute."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

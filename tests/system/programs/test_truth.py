@@ -1,7 +1,5 @@
 """A short part of `make truth`: the cells without Spark; its page, and the values that it expects."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator

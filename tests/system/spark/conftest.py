@@ -1,6 +1,4 @@
 """What the tests of Spark share."""
 
-from __future__ import annotations
-
 from support.spark.spark_service import service as service
 from support.spark.spark_service import spark as spark

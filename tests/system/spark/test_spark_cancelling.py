@@ -1,7 +1,5 @@
 """Queries that Spark cannot cancel: the executor whose Spark it is goes with them."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """``distop executor --check`` asks the workers of a real Spark."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

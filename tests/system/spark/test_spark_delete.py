@@ -1,7 +1,5 @@
 """Deletion whose jobs are tasks of Spark, and what Spark reads then."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

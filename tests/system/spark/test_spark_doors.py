@@ -1,7 +1,5 @@
 """Rows into a table: the same rule for columns and values whichever way they come."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import time
 from pathlib import Path

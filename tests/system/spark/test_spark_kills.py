@@ -1,7 +1,5 @@
 """Rows written through ``format("distop")`` exist once, whichever process is killed."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

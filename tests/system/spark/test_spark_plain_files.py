@@ -1,7 +1,5 @@
 """A tree of plain files and Spark: the names it gives, and what it reads."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What the query of an ingest may be, on a real Spark."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tables read by Spark: through ``format("distop")``, and as a stream."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """How large the files of a table are, compared with those that Spark itself writes of the same rows."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import random

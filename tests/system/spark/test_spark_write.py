@@ -1,7 +1,5 @@
 """``format("distop")`` and ``distop.spark.write`` on a real Spark: what is written, what is refused."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -3,8 +3,6 @@
 The last module of this folder: its sessions take the place of the one that the others share.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

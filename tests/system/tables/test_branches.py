@@ -1,7 +1,5 @@
 """Branches: written aside, validated, published or dropped. Coordinator, executor and etcd are real."""
 
-from __future__ import annotations
-
 import asyncio
 from datetime import date
 from typing import Any

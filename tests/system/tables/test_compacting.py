@@ -1,7 +1,5 @@
 """Compaction from the call to the files: coordinator, executor, etcd and other writers are real."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

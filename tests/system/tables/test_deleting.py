@@ -1,7 +1,5 @@
 """Deletion from the call to the files: coordinator, executor, etcd and other writers are real."""
 
-from __future__ import annotations
-
 import asyncio
 
 from support.services.whole import Whole

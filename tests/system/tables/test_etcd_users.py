@@ -1,7 +1,5 @@
 """The whole service on an etcd that lets it touch its own keys only; `make test-etcd` takes others."""
 
-from __future__ import annotations
-
 import asyncio
 from datetime import date
 from pathlib import Path

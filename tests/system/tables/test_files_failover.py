@@ -1,7 +1,5 @@
 """A leader that dies in the middle of publishing outside of etcd: plain files, Delta tables."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """A build of an index whose executor is killed."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

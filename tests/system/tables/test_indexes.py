@@ -1,7 +1,5 @@
 """Indexes from the call to the rows: coordinator, executor, etcd and pyiceberg are real."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Ingest from the call to the rows: coordinator, executor (threads), etcd and files are all real."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import threading

@@ -1,7 +1,5 @@
 """An ingest under ``kill -9``, on the road that most rows take: its leader dies, or its executor."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 from pathlib import Path

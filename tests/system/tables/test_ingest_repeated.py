@@ -1,7 +1,5 @@
 """Ingests that are repeated: asked about before, waiting for their turn, and taking what is new."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Topics of Kafka from the command line to the rows: coordinator, executor, etcd and brokers are real."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator

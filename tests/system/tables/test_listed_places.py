@@ -1,7 +1,5 @@
 """An installation with lists of where tables and sources lie: it works, and reaches nothing else."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Merging from the call to the files: coordinator, executor and etcd are real."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from pathlib import Path

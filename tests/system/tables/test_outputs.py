@@ -1,7 +1,5 @@
 """Tables that are no Iceberg tables, from the call to the rows; everything is real."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import Any

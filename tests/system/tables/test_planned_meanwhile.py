@@ -1,7 +1,5 @@
 """Operations that are planned while others end: real plans, jobs and commits."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import Any, TypeVar

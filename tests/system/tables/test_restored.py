@@ -1,7 +1,5 @@
 """etcd is lost, comes back from a backup that was made under load, and everybody goes on."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections import Counter

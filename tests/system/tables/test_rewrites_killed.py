@@ -1,7 +1,5 @@
 """The processes of a compaction, a deletion and merges die or lose a reply, while others write."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random

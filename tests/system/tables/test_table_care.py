@@ -1,7 +1,5 @@
 """Modes and maintenance from the call to the files: coordinator, executor, etcd and pyiceberg are real."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """A table with a column of a type that distop does not read, beside another one."""
 
-from __future__ import annotations
-
 import pytest
 
 from distop.coordinator.schedules import timekeeping

@@ -1,7 +1,5 @@
 """Rules on rows, from the call to the verdict: coordinator, executor (threads), etcd and files are real."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from pathlib import Path

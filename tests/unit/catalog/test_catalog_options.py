@@ -1,7 +1,5 @@
 """Properties of the catalog that say how to reach etcd."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

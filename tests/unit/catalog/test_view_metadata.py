@@ -1,7 +1,5 @@
 """What updates make of a view's metadata, and what is refused. Pure."""
 
-from __future__ import annotations
-
 from uuid import UUID, uuid4
 
 import pytest

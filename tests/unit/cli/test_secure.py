@@ -1,7 +1,5 @@
 """What ``distop dev --secure`` makes where it is missing, and keeps while it holds: certificates, tokens."""
 
-from __future__ import annotations
-
 from hashlib import sha256
 from pathlib import Path
 

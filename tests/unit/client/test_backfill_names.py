@@ -1,7 +1,5 @@
 """The batches of a backfill: their names, and the argument of each."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

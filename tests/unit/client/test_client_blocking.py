@@ -1,7 +1,5 @@
 """The client for programs without an event loop."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import threading

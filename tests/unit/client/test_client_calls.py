@@ -1,7 +1,5 @@
 """Calls of the client: fail-over, lost replies, deadlines, pages."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncIterator

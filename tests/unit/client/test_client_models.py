@@ -1,7 +1,5 @@
 """What the client shows is what the message says."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any

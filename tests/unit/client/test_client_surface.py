@@ -1,7 +1,5 @@
 """What the SDK has: the blocking classes as the asynchronous ones, and every call of the API."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 from typing import Any

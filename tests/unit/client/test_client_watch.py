@@ -1,7 +1,5 @@
 """Following an operation over everything that can happen to a stream."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from contextlib import aclosing

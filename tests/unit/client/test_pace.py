@@ -1,7 +1,5 @@
 """How many calls a client has under way while a service sends some of them away."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

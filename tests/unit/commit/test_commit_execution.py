@@ -1,7 +1,5 @@
 """Executing commit sequences: order, bounds, failures, what is left out and taken back; steps by name."""
 
-from __future__ import annotations
-
 import pickle
 import threading
 from collections.abc import Callable

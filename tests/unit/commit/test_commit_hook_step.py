@@ -1,7 +1,5 @@
 """The commit step that calls code of the user."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock

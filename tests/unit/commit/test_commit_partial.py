@@ -1,7 +1,5 @@
 """Publishing what succeeded when some jobs may fail: rows and watermarks stay together."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """docs/architecture.md shows the rooms as they are, and leads from the checklist to code and tests."""
 
-from __future__ import annotations
-
 import ast
 import re
 import runpy

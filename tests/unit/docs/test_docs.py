@@ -1,7 +1,5 @@
 """What the documentation lists is what the code has: nothing more, nothing less."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 import re

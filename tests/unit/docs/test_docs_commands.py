@@ -1,7 +1,5 @@
 """Every command line that the documentation shows is one that ``distop`` takes."""
 
-from __future__ import annotations
-
 import ast
 import re
 import shlex

@@ -1,7 +1,5 @@
 """What ``make prove-security`` and ``make prove-again`` run and count."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

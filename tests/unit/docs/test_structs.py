@@ -1,7 +1,5 @@
 """Types that are used by several threads at once for the first time."""
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A program that uses distop may start other programs, and Spark."""
 
-from __future__ import annotations
-
 import os
 import sys
 

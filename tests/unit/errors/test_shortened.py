@@ -1,7 +1,5 @@
 """Texts that are too long for their place."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

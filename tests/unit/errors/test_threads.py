@@ -1,7 +1,5 @@
 """The event loop in a thread that the blocking client calls: nobody waits for ever for it (U4)."""
 
-from __future__ import annotations
-
 import asyncio
 import concurrent.futures
 import threading

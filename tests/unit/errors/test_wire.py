@@ -1,7 +1,5 @@
 """Errors cross gRPC and come back as what they were."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator

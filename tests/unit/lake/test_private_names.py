@@ -1,7 +1,5 @@
 """Private names of libraries are used in two modules: one of them loads Arrow."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterable, Iterator
 

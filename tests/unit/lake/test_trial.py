@@ -1,7 +1,5 @@
 """Operation types tried out in one process; the examples' own tests are run as their readers would."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 from collections.abc import Mapping

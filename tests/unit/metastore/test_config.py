@@ -1,7 +1,5 @@
 """How to reach etcd: what travels from process to process, and what does not."""
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Crash points: what they do when armed, and that they are nothing when not."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

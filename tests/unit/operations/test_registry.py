@@ -1,7 +1,5 @@
 """Finding operation types."""
 
-from __future__ import annotations
-
 import logging
 import re
 from importlib.metadata import EntryPoint

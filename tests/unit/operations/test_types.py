@@ -1,7 +1,5 @@
 """What a type of operation is written with: typed arguments, inputs, rows, and types that are functions."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Followers are started again when they fail, and only then."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any

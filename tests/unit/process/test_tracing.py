@@ -1,7 +1,5 @@
 """Identifiers of traces, and what becomes of spans when nobody takes them."""
 
-from __future__ import annotations
-
 import logging
 import time
 

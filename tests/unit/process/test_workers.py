@@ -1,7 +1,5 @@
 """Calls in other processes: their outcomes, their limits, and how they end."""
 
-from __future__ import annotations
-
 import asyncio
 import multiprocessing
 import os

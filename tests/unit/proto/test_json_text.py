@@ -1,7 +1,5 @@
 """JSON survives the way through the API's text fields, and what is none is refused with its path."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Messages of records, and results as JSON."""
 
-from __future__ import annotations
-
 import json
 
 from google.protobuf.timestamp_pb2 import Timestamp

@@ -1,7 +1,5 @@
 """The table of rights: every method of the API is in it, with fields that its requests have."""
 
-from __future__ import annotations
-
 import pytest
 from google.protobuf.message_factory import GetMessageClass
 

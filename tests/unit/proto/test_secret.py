@@ -1,7 +1,5 @@
 """A secret is shown only on explicit request."""
 
-from __future__ import annotations
-
 import copy
 import json
 import logging

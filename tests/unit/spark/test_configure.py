@@ -1,7 +1,5 @@
 """Setting a Spark session up for Iceberg's runtime."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

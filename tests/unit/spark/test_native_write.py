@@ -1,7 +1,5 @@
 """The partitions of files that Spark has written, as their footers show them."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What can be said to ``format("distop")``."""
 
-from __future__ import annotations
-
 import pytest
 
 from distop.spark.options import read_options, split_terms, write_options

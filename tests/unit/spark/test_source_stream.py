@@ -1,7 +1,5 @@
 """Places in a table's history: what a streaming query has read, and what it reads next."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

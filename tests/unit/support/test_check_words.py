@@ -1,7 +1,5 @@
 """`make lint` finds private words, and says where."""
 
-from __future__ import annotations
-
 from check_words import in_text, problems
 
 MODULE = '''"""It is told what has changed."""

@@ -1,7 +1,5 @@
 """What a run says of tests that fail: that they do, that they are flaky, or that the machine stood still."""
 
-from __future__ import annotations
-
 import datetime
 import os
 import re

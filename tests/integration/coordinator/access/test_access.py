@@ -1,7 +1,5 @@
 """What callers see, under which names they act, and how the policy changes."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack

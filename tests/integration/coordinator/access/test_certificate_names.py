@@ -1,7 +1,5 @@
 """Who a certificate says that somebody is: the same at every door."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import http.client

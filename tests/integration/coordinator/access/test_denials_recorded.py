@@ -1,7 +1,5 @@
 """The audit trail records refused calls, and every action under the caller's verified name."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import httpx

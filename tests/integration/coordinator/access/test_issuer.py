@@ -1,7 +1,5 @@
 """Tokens of issuers that are not ours, by their own protocols."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit

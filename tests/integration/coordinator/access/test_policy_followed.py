@@ -1,7 +1,5 @@
 """A coordinator and a policy that others change."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

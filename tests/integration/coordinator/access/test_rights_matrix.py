@@ -1,7 +1,5 @@
 """Every call by every role, with and without a grant; the calls are those of the table of rights."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A coordinator behind TLS: accepted clients, the errors of the others, and replaced certificates."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import ssl

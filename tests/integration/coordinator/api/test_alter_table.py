@@ -1,7 +1,5 @@
 """Tables are altered by one transaction, while operations run on them."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a coordinator's port bears of strangers."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from contextlib import suppress

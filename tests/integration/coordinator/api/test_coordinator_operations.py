@@ -1,7 +1,5 @@
 """Operations from their start to their end, by a live coordinator; the tests play the executor."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from pathlib import Path

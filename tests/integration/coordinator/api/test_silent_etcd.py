@@ -1,7 +1,5 @@
 """No call hangs: each of the API ends while etcd says nothing."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 from functools import partial

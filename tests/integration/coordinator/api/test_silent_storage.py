@@ -1,7 +1,5 @@
 """Looking at a table whose storage does not answer: the reply has what etcd knows, before the deadline."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Iterator

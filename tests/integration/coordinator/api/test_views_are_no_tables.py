@@ -1,7 +1,5 @@
 """What distop does to tables it does not do to views of the catalog, which have their names among them."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 

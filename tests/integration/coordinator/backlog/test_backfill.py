@@ -1,7 +1,5 @@
 """Backfills: a range of batches as one plan, which is nothing but its names (A9)."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

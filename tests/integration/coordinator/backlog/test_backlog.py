@@ -1,7 +1,5 @@
 """Tables that are fed from a backlog: in order, one batch at a time, each once."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import msgspec

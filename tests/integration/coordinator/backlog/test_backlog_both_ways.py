@@ -1,7 +1,5 @@
 """A batch has one name: it is applied once, whether it is published in order, without one, or both ways."""
 
-from __future__ import annotations
-
 import asyncio
 from functools import partial
 from typing import Any

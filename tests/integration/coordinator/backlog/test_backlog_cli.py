@@ -1,7 +1,5 @@
 """The whole of ordered batches from the command line alone: each behaviour of the checklist, B1 to B15."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """The order of batches, shown by a string: each appends its letter, and all else tries to disturb it."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import AsyncIterator, Sequence

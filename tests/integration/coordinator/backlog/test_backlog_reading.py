@@ -1,7 +1,5 @@
 """What a leader reads of a backlog: the first batches exactly, and no more than a window of what waits."""
 
-from __future__ import annotations
-
 import random
 from bisect import insort
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Approval before publication: batches are staged on a branch, looked at, approved and published (B7)."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from functools import partial

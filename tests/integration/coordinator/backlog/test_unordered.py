@@ -1,7 +1,5 @@
 """Batches without an order: applied at once, each once; one that fails is counted and reported."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """What a type hears of its operations that end without success."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

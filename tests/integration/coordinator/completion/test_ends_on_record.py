@@ -1,7 +1,5 @@
 """The audit trail records the outcome of an operation, next to its starter and its argument."""
 
-from __future__ import annotations
-
 from distop.client import AsyncClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.records.names import OperationId

@@ -1,7 +1,5 @@
 """What has happened to an operation: told while it runs and after its end, whoever led it or ran its jobs."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from functools import partial

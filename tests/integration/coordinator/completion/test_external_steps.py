@@ -1,7 +1,5 @@
 """Operations that publish through external steps: logged, executed, gone on with, parked and resolved."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 

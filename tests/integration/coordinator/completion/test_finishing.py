@@ -1,7 +1,5 @@
 """What a finishing transaction that cannot be sent leaves behind."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from unittest.mock import Mock
 

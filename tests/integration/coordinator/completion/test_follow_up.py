@@ -1,7 +1,5 @@
 """What the finish of an operation starts: once, with its success, planned on what it leaves."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Operations whose completion keeps failing: counted, parked, explained, and ended as somebody decides."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator

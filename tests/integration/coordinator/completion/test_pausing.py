@@ -1,7 +1,5 @@
 """Holding operations and tables, seen through gRPC and through what runners do."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

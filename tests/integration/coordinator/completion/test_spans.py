@@ -1,7 +1,5 @@
 """What a collector of OpenTelemetry gets of an operation."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

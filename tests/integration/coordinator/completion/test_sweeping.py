@@ -1,7 +1,5 @@
 """Types that sweep what their attempts have left in places of their own."""
 
-from __future__ import annotations
-
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The doctor on a real etcd that was broken by hand, and on one that is well and busy."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import json

@@ -1,7 +1,5 @@
 """What the doctor says of folders that two tables share, and of claims without a table."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing

@@ -1,7 +1,5 @@
 """What the doctor looks at, however many tables there are."""
 
-from __future__ import annotations
-
 import pytest
 
 from distop.coordinator.doctor.reading import PAGE, names_with_keys, read_tables

@@ -1,7 +1,5 @@
 """Bytes and requests of strangers at the gRPC port: each is answered, and none is called a defect."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

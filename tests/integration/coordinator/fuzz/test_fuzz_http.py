@@ -1,7 +1,5 @@
 """Requests and bytes of strangers at the page and the catalog: answered or cut off, and never with a 500."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from urllib.parse import quote, urlencode

@@ -1,7 +1,5 @@
 """Draining a coordinator: its tables go to another one at once, with what runs on them."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable
 from contextlib import AsyncExitStack, aclosing

@@ -1,7 +1,5 @@
 """Taking over many tables at once, and what that costs etcd."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 

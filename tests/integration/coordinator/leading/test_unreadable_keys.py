@@ -1,7 +1,5 @@
 """What nobody can read in etcd, of a newer version or written by hand, harms nobody else."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing

@@ -1,7 +1,5 @@
 """A backup of etcd in a file, and the look whether it still is one (O27)."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

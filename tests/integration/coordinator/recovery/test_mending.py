@@ -3,8 +3,6 @@
 Keys get their earlier values, as in a restore: revisions continue, and leases are gone.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time

@@ -1,7 +1,5 @@
 """Both doors to the same tables: over HTTP, and to etcd."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

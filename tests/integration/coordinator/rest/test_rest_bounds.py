@@ -1,7 +1,5 @@
 """What a request to the catalog may hold: few mistakes, and tables of a size that can be borne."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The REST catalog with pyiceberg's client, beside a program that uses etcd itself."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

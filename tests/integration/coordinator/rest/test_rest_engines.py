@@ -1,7 +1,5 @@
 """What engines other than pyiceberg ask of the catalog, as they ask it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Requests with a key: done once, answered alike, whoever is asked again."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The REST catalog as it stands on the wire: paths, headers, and what errors say."""
 
-from __future__ import annotations
-
 from typing import Any
 from uuid import uuid4
 

@@ -1,7 +1,5 @@
 """Commits after which Iceberg's Java library, or pyiceberg, could not read the table: they are refused."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable

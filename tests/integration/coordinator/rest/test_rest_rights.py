@@ -1,7 +1,5 @@
 """Who may do what through the REST catalog: the roles of the policy hold there, too."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 from uuid import uuid4

@@ -1,7 +1,5 @@
 """Commits that are sent again without a key, as Java's client does: done once, never said to have failed."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from concurrent.futures import ThreadPoolExecutor

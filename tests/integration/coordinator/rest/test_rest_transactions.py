@@ -1,7 +1,5 @@
 """Commits to several tables: all of it in one transaction of etcd, or nothing."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Views through the REST catalog, as they stand on the wire: who may do what, and what errors say."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What is done to a table by itself: added, started once, skipped, made up for, and listed."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo

@@ -1,7 +1,5 @@
 """Schedules from the command line, for people and for programs."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

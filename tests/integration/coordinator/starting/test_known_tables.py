@@ -1,7 +1,5 @@
 """Starts on what a leader has cached of its table: without a read, and never on stale values."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """More starts at once than a coordinator serves."""
 
-from __future__ import annotations
-
 import asyncio
 from unittest.mock import patch
 

@@ -1,7 +1,5 @@
 """A plan is never older than the state that its operation starts from."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from pathlib import Path

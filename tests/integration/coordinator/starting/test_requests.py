@@ -1,7 +1,5 @@
 """Request ids: what a repeat gets, what is started again, and when an id is forgotten."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from typing import Any

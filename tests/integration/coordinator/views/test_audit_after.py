@@ -1,7 +1,5 @@
 """The audit trail as it is exported: what was written after an entry, whatever happens to coordinators."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

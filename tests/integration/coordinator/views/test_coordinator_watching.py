@@ -1,7 +1,5 @@
 """Following an operation over the wire, to its end."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from typing import Any

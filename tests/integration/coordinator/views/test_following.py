@@ -1,7 +1,5 @@
 """An operation is followed once for all who look at it, by whatever knows of it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import aclosing

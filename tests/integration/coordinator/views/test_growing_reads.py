@@ -1,7 +1,5 @@
 """What is asked often ranges over about as many keys as it shows, however many wait or were done with."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest_asyncio

@@ -1,7 +1,5 @@
 """Operations of all tables: every one that is asked for, in few requests, however many tables have none."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

@@ -4,8 +4,6 @@ Each function comes into the state of its name; above it stand the mood and the 
 its own, all in one installation with one coordinator and an executor that serves ``noop`` and nothing else.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import json

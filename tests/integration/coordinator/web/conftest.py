@@ -1,7 +1,5 @@
 """A coordinator with a page, and a table to show."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Everybody can read every page: axe finds no serious fault, in light, in dark, and on a narrow screen."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from importlib.resources import files

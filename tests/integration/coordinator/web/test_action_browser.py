@@ -1,7 +1,5 @@
 """Each action in a real browser, once by mouse and once by keyboard, from its button to its effect."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from pathlib import Path

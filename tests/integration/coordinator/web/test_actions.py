@@ -1,7 +1,5 @@
 """What is done from the page, over HTTP: asked back, once, by those who may, on what was looked at."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import time

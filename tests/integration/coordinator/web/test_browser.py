@@ -1,7 +1,5 @@
 """Pages in a real browser: htmx keeps them fresh, and the policy of the page stops nothing of it."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import shutil

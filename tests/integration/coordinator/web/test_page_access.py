@@ -1,7 +1,5 @@
 """The page and its JSON twin: who is let in, and what he sees."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path

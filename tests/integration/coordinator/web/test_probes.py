@@ -1,7 +1,5 @@
 """What a container engine asks a coordinator: whether it lives, and whether it is ready."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import httpx

@@ -1,7 +1,5 @@
 """The pages of one table: what is published in it, its batches, schedules and watermarks."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

@@ -1,7 +1,5 @@
 """The page, over HTTP, against a real coordinator and a real etcd."""
 
-from __future__ import annotations
-
 import asyncio
 import http.client
 import re

@@ -1,7 +1,5 @@
 """Code of users that hangs: it delays no other table, is reported, counted, and ended."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import AsyncIterator, Iterator

@@ -1,7 +1,5 @@
 """Types of users that load slowly: loaded once, and nothing waits or fails for it."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections import Counter

@@ -1,7 +1,5 @@
 """What a worker finds out for ``distop executor --check``: real sidecars, real folders."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 from pathlib import Path

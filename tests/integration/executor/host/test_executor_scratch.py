@@ -1,7 +1,5 @@
 """What lies on a worker's disk after its processes were killed, and who finds it."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The process that Python workers of Spark are forked from, spoken to as Spark does."""
 
-from __future__ import annotations
-
 import os
 import socket
 import struct

@@ -1,7 +1,5 @@
 """A Python that workers cannot use is refused before Spark is started."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """Operations with dynamic plans from their start to their end, computed in threads instead of Spark."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager

@@ -1,7 +1,5 @@
 """What an executor goes through: lost leases, launches that fail, jobs that are owned, watches that lag."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager

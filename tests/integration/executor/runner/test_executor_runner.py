@@ -1,7 +1,5 @@
 """The runner: who runs what, and what becomes of operations when runners come and go."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What an executor holds and does not run: it is given back, whatever became of the take or the release."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

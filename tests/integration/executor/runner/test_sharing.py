@@ -1,7 +1,5 @@
 """Several executors: who takes what, and what it costs the others."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager

@@ -1,7 +1,5 @@
 """Jobs that are owned, through sidecars: who has them, who gets them next, and from where."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from functools import partial

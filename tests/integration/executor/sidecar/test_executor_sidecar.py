@@ -1,7 +1,5 @@
 """The sidecar as a process, and tasks that reach etcd through it."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -1,7 +1,5 @@
 """Several writers of one table at once: programs through the catalog, and operations that finish."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading

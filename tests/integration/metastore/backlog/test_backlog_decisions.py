@@ -1,7 +1,5 @@
 """Decisions about a backlog take effect once, and the reply is true, whichever message is lost."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

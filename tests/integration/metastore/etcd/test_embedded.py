@@ -1,7 +1,5 @@
 """An etcd of our own: started, stopped, halted and killed."""
 
-from __future__ import annotations
-
 import logging
 import os
 import select

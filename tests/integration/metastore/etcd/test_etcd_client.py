@@ -1,7 +1,5 @@
 """The client against a real etcd: what it answers when all is well, and what it says when it is not."""
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 import time

@@ -1,7 +1,5 @@
 """The model of etcd that `make explore` uses, against etcd itself: the same answers to the same requests."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Reads of etcd: transactions, channels, health."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import Any

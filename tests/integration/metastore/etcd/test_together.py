@@ -1,7 +1,5 @@
 """Transactions that gather and go in one request: each has its own outcome."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 

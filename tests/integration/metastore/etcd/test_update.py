@@ -1,7 +1,5 @@
 """The one way to change etcd, against everything that can come between: on a real etcd."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import time

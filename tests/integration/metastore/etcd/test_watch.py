@@ -1,7 +1,5 @@
 """Watching keys on a real etcd, over connections that break."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import urllib.request

@@ -1,7 +1,5 @@
 """Leadership of a table: one at a time, and the fence that goes with it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """An installation whose keys are laid out by another version is refused by name."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """A lease kept alive, and what its holder may believe about it."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 from operator import not_

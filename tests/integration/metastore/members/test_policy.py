@@ -1,7 +1,5 @@
 """Changing the policy: once, whole, with its audit entry."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """Members and their places: what is left of a service that has ended, or died."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """Runs of dynamic plans on a real etcd: whose results count, and when they are complete."""
 
-from __future__ import annotations
-
 import pytest
 
 from distop.metastore.etcd.client import EtcdClient

@@ -1,7 +1,5 @@
 """The transactions that end an operation: cancel, seal, finish, collect."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Claims and checkpoints on a real etcd."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Marks on a real etcd: what wins, what a lost reply leaves, what a run that is over lets through."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

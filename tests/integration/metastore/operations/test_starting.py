@@ -1,7 +1,5 @@
 """The transaction that starts an operation."""
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 

@@ -1,7 +1,5 @@
 """The log of commit steps: whole or absent."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from dataclasses import replace
 

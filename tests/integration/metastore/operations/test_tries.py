@@ -1,7 +1,5 @@
 """Attempts at a job are counted, even when the process that tries it dies."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The coordinator that tests of tables talk to."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 
 import pytest_asyncio

@@ -1,7 +1,5 @@
 """Claims to places: two tables never share a folder, and none lies in another's."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Denials and ages in the audit trail."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Dropping a table: nothing is left of it, and whatever interrupts that is gone on with."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path

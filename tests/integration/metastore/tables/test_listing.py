@@ -1,7 +1,5 @@
 """The index of tables names those that there are, through whatever door they come and go."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Watermarks that are more than one value holds: what was written lately is put into chunks."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor

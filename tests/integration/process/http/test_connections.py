@@ -1,7 +1,5 @@
 """Connections that are held open, silent or slow, against the page's server. Real sockets; short limits."""
 
-from __future__ import annotations
-
 import asyncio
 import http.client
 from collections.abc import AsyncIterator

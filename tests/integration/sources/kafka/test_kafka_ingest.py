@@ -1,7 +1,5 @@
 """Records of a Kafka topic into a table: real brokers, plans, jobs and commit steps; no etcd, no Spark."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The commands, against a fake service."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """``distop init`` writes a whole project, or nothing. ``test_docs_run.py`` runs its README."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

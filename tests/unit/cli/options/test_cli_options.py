@@ -1,7 +1,5 @@
 """Options that many commands share, such as those about limits and about those who call."""
 
-from __future__ import annotations
-
 import inspect
 from dataclasses import dataclass
 from typing import Annotated

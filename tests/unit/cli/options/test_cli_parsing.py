@@ -1,7 +1,5 @@
 """What people write on a command line."""
 
-from __future__ import annotations
-
 import io
 import json
 import sys

@@ -1,7 +1,5 @@
 """Structured logs."""
 
-from __future__ import annotations
-
 import io
 import json
 import logging

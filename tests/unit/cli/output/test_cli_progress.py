@@ -1,7 +1,5 @@
 """An operation on the screen."""
 
-from __future__ import annotations
-
 import io
 from dataclasses import replace
 

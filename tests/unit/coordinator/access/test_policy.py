@@ -1,7 +1,5 @@
 """From grants to decisions."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Tokens that issuers sign, and those of a file: whose they are, and all those that do not hold."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import time

@@ -1,7 +1,5 @@
 """The limits of concurrent calls of one caller, and the error beyond them."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from typing import Any
 

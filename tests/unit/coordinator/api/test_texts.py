@@ -1,7 +1,5 @@
 """Every text and every list of every request has a bound."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """The next action for a backlog, from its state in etcd."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

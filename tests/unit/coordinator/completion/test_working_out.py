@@ -1,7 +1,5 @@
 """From the steps that an operation asks for to those that are logged."""
 
-from __future__ import annotations
-
 import pytest
 
 from distop.commit.contract import FinishContext

@@ -1,7 +1,5 @@
 """What the doctor says of etcd and of the members, from what they say of themselves."""
 
-from __future__ import annotations
-
 import pytest
 
 from distop.coordinator.doctor.cluster import check_etcd, check_members

@@ -1,7 +1,5 @@
 """When the leader of a table looks again, and what becomes of an action that fails."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 from unittest.mock import AsyncMock, Mock

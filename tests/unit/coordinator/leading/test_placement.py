@@ -1,7 +1,5 @@
 """Rendezvous hashing: everybody agrees, and little moves."""
 
-from __future__ import annotations
-
 from collections import Counter
 from random import Random
 

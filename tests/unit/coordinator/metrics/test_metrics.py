@@ -1,7 +1,5 @@
 """What a coordinator counts, and that it costs nothing when nobody looks."""
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -1,7 +1,5 @@
 """Folders of tables that a restored etcd does not know."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Which tables are to be looked at: by the clock, and by the revisions of heads."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from distop.coordinator.schedules.due import AGAIN_S

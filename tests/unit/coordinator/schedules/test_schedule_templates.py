@@ -1,7 +1,5 @@
 """Templates in arguments of schedules: what they become, and what is refused."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import Any
 

@@ -1,7 +1,5 @@
 """When a schedule is due, and what is decided of it at a time."""
 
-from __future__ import annotations
-
 import math
 import re
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """Which of the tables that are due are checked at a time."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """How starts are admitted, and their plans made."""
 
-from __future__ import annotations
-
 import asyncio
 from concurrent.futures import Executor, Future
 from contextlib import AsyncExitStack

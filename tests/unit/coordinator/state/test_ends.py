@@ -1,7 +1,5 @@
 """Ends of operations from memory: a caller gets the end of an operation that is led here, without etcd."""
 
-from __future__ import annotations
-
 import asyncio
 
 from distop.coordinator.state.caches import REMEMBERED, RecentResults

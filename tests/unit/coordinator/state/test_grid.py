@@ -1,7 +1,5 @@
 """Jobs as cells: counted once whatever comes twice, and drawn in a bounded number."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

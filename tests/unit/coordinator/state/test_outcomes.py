@@ -1,7 +1,5 @@
 """How jobs have ended, as a short text: nothing of it is lost while it fits, and no failure ever."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """The events of an operation: each once, few and short."""
 
-from __future__ import annotations
-
 from distop.coordinator.state.tracker import FIRST, MAX_BYTES, MAX_EVENTS, TAKEN, Timeline, event
 from distop.metastore.records.record import encode
 

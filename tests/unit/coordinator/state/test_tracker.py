@@ -1,7 +1,5 @@
 """What a leader knows of an operation, and what it does next."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product

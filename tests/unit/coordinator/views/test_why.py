@@ -1,7 +1,5 @@
 """One-line answers to why a table makes no progress, and what listings show."""
 
-from __future__ import annotations
-
 import base64
 import json
 from contextlib import suppress

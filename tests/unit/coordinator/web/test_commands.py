@@ -1,7 +1,5 @@
 """The commands that the page shows."""
 
-from __future__ import annotations
-
 import shlex
 from contextlib import suppress
 

@@ -1,7 +1,5 @@
 """What the page offers follows from the state of its object."""
 
-from __future__ import annotations
-
 import pytest
 
 from distop.coordinator.access.rights import RIGHTS

@@ -1,7 +1,5 @@
 """Names may hold anything; pages hold them as text."""
 
-from __future__ import annotations
-
 import json
 import re
 from hashlib import sha256

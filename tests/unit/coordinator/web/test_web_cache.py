@@ -1,7 +1,5 @@
 """Many askers, one answer."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """Running what may hang: places of tables, and processes."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import threading

@@ -1,7 +1,5 @@
 """What is made of the answers of workers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Folders of attempts on a worker's disk: whose they are, and what the next attempt finds."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier

@@ -1,7 +1,5 @@
 """Folders of sidecars: which are safe to use, and which are removed."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Noticing that a run is over, without etcd."""
 
-from __future__ import annotations
-
 import asyncio
 from unittest.mock import AsyncMock, Mock
 

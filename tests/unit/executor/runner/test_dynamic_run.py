@@ -1,7 +1,5 @@
 """One run of an operation with a dynamic plan, without Spark."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import random

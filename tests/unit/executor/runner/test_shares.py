@@ -1,7 +1,5 @@
 """The executors of a type divide what waits: all of it, and nothing twice."""
 
-from __future__ import annotations
-
 import pytest
 
 from distop.executor.runner.waiting import NOTHING, Shares, piece_of

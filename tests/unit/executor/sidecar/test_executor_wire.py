@@ -1,7 +1,5 @@
 """Frames between tasks and sidecars."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 
 import pytest

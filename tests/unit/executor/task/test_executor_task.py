@@ -1,7 +1,5 @@
 """What a task does with its jobs and with the answers it gets."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Removing staged files: everything that was not published, and never anything that was."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Any writer of a table can put any name into its metadata: no file of another table goes for it (S1, S2)."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

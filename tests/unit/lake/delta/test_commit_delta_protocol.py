@@ -1,7 +1,5 @@
 """Delta tables that ask more of writers than distop does: refused by name, at the start and the commit."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A table that nothing was published to."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

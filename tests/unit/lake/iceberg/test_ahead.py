@@ -1,7 +1,5 @@
 """What a table's files tell that were published after the head that etcd has (P11, O27)."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

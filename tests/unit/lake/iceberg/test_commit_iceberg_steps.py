@@ -1,7 +1,5 @@
 """Publishing the output of an operation as one snapshot, read back with pyiceberg."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

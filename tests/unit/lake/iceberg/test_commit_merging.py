@@ -1,7 +1,5 @@
 """Manifests stay few, and the metadata of the past is not parsed, however many commits a table has seen."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Modes that look at what the table holds: replace partitions, append only to nothing, or leave it alone."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Watermarks: their order, and that they never go back."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

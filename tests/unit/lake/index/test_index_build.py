@@ -1,7 +1,5 @@
 """Building indexes and looking keys up: nothing that a scan finds is ever missed."""
 
-from __future__ import annotations
-
 import os
 import random
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """Filters that indexes answer: what is planned with them holds every row that a scan finds."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Collection
 from pathlib import Path

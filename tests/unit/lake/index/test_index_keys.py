@@ -1,7 +1,5 @@
 """Keys of an index: equal values have one key, however they are written."""
 
-from __future__ import annotations
-
 from datetime import date
 from decimal import Decimal
 from typing import Any

@@ -1,7 +1,5 @@
 """What changes make of the columns of a table."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The layout of a table: what users may write, and what is recorded of it."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

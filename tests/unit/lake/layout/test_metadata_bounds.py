@@ -1,7 +1,5 @@
 """Metadata files named by callers may hold anything; reading one costs little all the same."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The owner file: whose all files of a folder are."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

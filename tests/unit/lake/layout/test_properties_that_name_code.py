@@ -1,7 +1,5 @@
 """Properties of a table by which pyiceberg would run any function of Python, or write anywhere."""
 
-from __future__ import annotations
-
 import importlib
 from pathlib import Path
 

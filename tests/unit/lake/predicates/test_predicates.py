@@ -1,7 +1,5 @@
 """Predicates: their grammar, what they mean, and what is refused."""
 
-from __future__ import annotations
-
 import math
 from datetime import date, datetime
 from decimal import Decimal

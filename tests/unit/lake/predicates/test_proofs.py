@@ -1,7 +1,5 @@
 """What statistics, partitions and footers prove of the rows of a file, and what they do not."""
 
-from __future__ import annotations
-
 import math
 from decimal import Decimal
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is opened for callers, and what is not."""
 
-from __future__ import annotations
-
 import http.server
 import itertools
 import json

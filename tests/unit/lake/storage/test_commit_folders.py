@@ -1,7 +1,5 @@
 """Listing and removing staged files, by URL or by path."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """One set of storage options for everybody who opens files."""
 
-from __future__ import annotations
-
 import pytest
 
 from distop.errors import InvalidArgument

@@ -1,7 +1,5 @@
 """Stack traces that are kept in the table's storage."""
 
-from __future__ import annotations
-
 import os
 from contextlib import closing
 from functools import partial

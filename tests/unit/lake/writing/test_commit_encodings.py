@@ -1,7 +1,5 @@
 """Which columns of a Parquet file get a dictionary."""
 
-from __future__ import annotations
-
 import io
 from datetime import datetime, timedelta
 from pathlib import Path

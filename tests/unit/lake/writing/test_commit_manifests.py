@@ -1,7 +1,5 @@
 """Joining task manifests: block by block, and checked."""
 
-from __future__ import annotations
-
 import itertools
 import random
 import struct

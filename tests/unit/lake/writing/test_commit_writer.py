@@ -1,7 +1,5 @@
 """What a job writes: Parquet files in their final place and one manifest, described without reading back."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Numbers that are proven to be the texts that they are made of are so."""
 
-from __future__ import annotations
-
 import random
 
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """Texts that Arrow would read as hexadecimal numbers are found, wherever they are."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 import pytest
 

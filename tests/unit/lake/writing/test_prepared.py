@@ -1,7 +1,5 @@
 """The list of what a write publishes."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What manifests say of data files, with pyiceberg's own function as the reference where it is right."""
 
-from __future__ import annotations
-
 import math
 import random
 import struct

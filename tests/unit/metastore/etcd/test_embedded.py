@@ -1,7 +1,5 @@
 """Which etcd is taken, and what is said about it."""
 
-from __future__ import annotations
-
 import shutil
 import socket
 import sys

@@ -1,7 +1,5 @@
 """How etcd is named, and what follows from it."""
 
-from __future__ import annotations
-
 import pytest
 
 from distop.errors import InvalidArgument

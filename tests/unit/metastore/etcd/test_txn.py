@@ -1,7 +1,5 @@
 """Transactions as values: merging, and what counts against etcd's limits."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

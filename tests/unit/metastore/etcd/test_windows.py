@@ -1,7 +1,5 @@
 """How a long range is read page by page: all of it, once, in order, at a bounded cost."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 
 from hypothesis import given

@@ -1,7 +1,5 @@
 """The thread that renews a lease, closed at the worst moment."""
 
-from __future__ import annotations
-
 import sys
 
 from support.processes import captured

@@ -1,7 +1,5 @@
 """What a job's record holds, and that it always fits."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

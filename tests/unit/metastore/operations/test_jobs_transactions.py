@@ -1,7 +1,5 @@
 """The transaction of marks as a value, and what its answers mean."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Which operations may run on one table at the same time."""
 
-from __future__ import annotations
-
 import pytest
 
 from distop.metastore.records.operation import Effect, OperationArg, may_run_together

@@ -1,7 +1,5 @@
 """Names to keys and back (O29): nothing collides, nothing is confused, originals come back."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """One spelling for each place: which locations there are, and which lie in which."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Records in etcd: round trips, older and newer layouts, foreign values."""
 
-from __future__ import annotations
-
 import typing
 
 import msgspec

@@ -1,7 +1,5 @@
 """Watermarks in what is recent and in chunks, held against a plain dictionary."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

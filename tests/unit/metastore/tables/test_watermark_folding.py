@@ -1,7 +1,5 @@
 """Folds of watermarks, without etcd: each makes progress and fits a transaction, whatever names there are."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """Which columns go into which, and what becomes of their values."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

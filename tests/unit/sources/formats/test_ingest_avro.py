@@ -1,7 +1,5 @@
 """Avro files into a table: written by fastavro, or by hand where it would not write them."""
 
-from __future__ import annotations
-
 import bz2
 import lzma
 import re

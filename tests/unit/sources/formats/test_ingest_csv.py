@@ -1,7 +1,5 @@
 """CSV files into a table."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import random

@@ -1,7 +1,5 @@
 """Files that are one JSON array: the same rows as from lines, in memory that does not grow with the file."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """JSON lines into a table."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, date, datetime, time
 from decimal import Decimal

@@ -1,7 +1,5 @@
 """Reading whole lines from ranges of a file."""
 
-from __future__ import annotations
-
 from io import BytesIO
 from itertools import pairwise
 

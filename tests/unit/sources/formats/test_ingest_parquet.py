@@ -1,7 +1,5 @@
 """Parquet files into a table."""
 
-from __future__ import annotations
-
 import json
 import re
 import uuid

@@ -1,7 +1,5 @@
 """Finding records of CSV text whose quoted values hold newlines."""
 
-from __future__ import annotations
-
 import csv
 from io import BytesIO, StringIO
 

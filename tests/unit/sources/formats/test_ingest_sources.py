@@ -1,7 +1,5 @@
 """Finding the files of a source."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import lzma

@@ -1,7 +1,5 @@
 """What a first file looks like, said where it may have been misunderstood."""
 
-from __future__ import annotations
-
 import shlex
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Types of columns, and conversions that lose nothing."""
 
-from __future__ import annotations
-
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from pathlib import Path

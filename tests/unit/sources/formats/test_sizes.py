@@ -1,7 +1,5 @@
 """Sources that are larger, wider or deeper than a table can be: refused by name, soon."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

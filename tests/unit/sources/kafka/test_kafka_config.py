@@ -1,7 +1,5 @@
 """Settings of the Kafka client: what may be given, and how secrets stay where they are."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Which offsets an ingest reads, and how the watermarks move: nothing twice, nothing left out unnoticed."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

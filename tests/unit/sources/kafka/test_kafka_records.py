@@ -1,7 +1,5 @@
 """Records of a topic as rows, without brokers."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any

@@ -1,7 +1,5 @@
 """Rows in quarantine as the source of an ingest."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

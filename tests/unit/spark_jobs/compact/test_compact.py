@@ -1,7 +1,5 @@
 """Compaction from plan to sweep: rows stay, files become few, and what others do meanwhile stays done."""
 
-from __future__ import annotations
-
 import math
 import struct
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Deletion from plan to sweep: rows that match are removed, all others stay, also with concurrent writers."""
 
-from __future__ import annotations
-
 import math
 from decimal import Decimal
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Columns of 32 bits against the numbers of a predicate, which have 64: 0.1 is not 0.1 everywhere."""
 
-from __future__ import annotations
-
 import struct
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The argument of ingest, checked without looking at files."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

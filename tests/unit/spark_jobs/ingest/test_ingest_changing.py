@@ -1,7 +1,5 @@
 """Tables that change with what is ingested: new columns and wider types."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

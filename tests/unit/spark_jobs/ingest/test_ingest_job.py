@@ -1,7 +1,5 @@
 """One job: what it leaves when it fails, is cancelled, or finds its files changed."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

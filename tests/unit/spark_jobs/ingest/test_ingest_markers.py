@@ -1,7 +1,5 @@
 """Sources that are marked as complete: nothing of one that is being written again gets into the table."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The modes of ingest, from the argument to the rows."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """An ingest of new files: every file once, whichever other files are there."""
 
-from __future__ import annotations
-
 import os
 from datetime import UTC, datetime
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is fixed when an ingest starts."""
 
-from __future__ import annotations
-
 import io
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The preview of an ingest: nothing is started."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What a finished ingest says of the rows that it could not read."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Cutting files into jobs."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

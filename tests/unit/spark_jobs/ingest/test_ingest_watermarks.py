@@ -1,7 +1,5 @@
 """How far a source was ingested, and how far it will be."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 
 import pytest

@@ -1,7 +1,5 @@
 """Rolling back, expiring snapshots, removing orphans: what goes, and above all what stays."""
 
-from __future__ import annotations
-
 import json
 import time
 from dataclasses import replace

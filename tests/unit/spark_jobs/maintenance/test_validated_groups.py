@@ -1,7 +1,5 @@
 """Every row is checked once, however partitions are named and split into groups."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Ingest in mode merge, from plan to commit: rows are replaced, added and taken away by their keys."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from contextlib import nullcontext

@@ -1,7 +1,5 @@
 """What jobs found, put together: counts from records, rows from the reports of jobs."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Rules on rows: what they mean, and what they may speak of. DuckDB is real; there is no service."""
 
-from __future__ import annotations
-
 import datetime
 import time
 from decimal import Decimal

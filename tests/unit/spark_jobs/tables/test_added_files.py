@@ -1,8 +1,6 @@
 """Files that programs have added to a table as they were: they have no field ids, and may lack the column of
 their folder."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote_plus

@@ -3,8 +3,6 @@
 Compactions and deletions have their own tests.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Sorting with bounded memory: any sizes of runs, the order of Iceberg."""
 
-from __future__ import annotations
-
 import math
 import random
 from pathlib import Path

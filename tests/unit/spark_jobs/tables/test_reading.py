@@ -1,7 +1,5 @@
 """Planning the files of a snapshot, and reading their rows."""
 
-from __future__ import annotations
-
 import json
 import math
 import pickle
