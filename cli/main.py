@@ -18,25 +18,14 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from functools import cached_property
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from distop.cli.commands import (
-    access,
-    alerts,
-    backlog,
-    begin,
-    cluster,
-    history,
-    operations,
-    quarantine,
-    schedules,
-    services,
-    table_operations,
-    tables,
-)
+from distop.cli.commands import begin, services
 from distop.cli.options.session import (
     ADDRESS_HELP,
     DEFAULT_ADDRESS,
@@ -50,9 +39,70 @@ from distop.cli.output.exits import EPILOG, INTERRUPTED, UsageFault, exit_code
 from distop.errors import DistopError
 from distop.proto.identity import own_version
 
+NOUNS = {
+    "Work": {
+        "table": ("table_operations:group", "Create, change and show tables; start operations on one."),
+        "operation": ("operations:group", "Start, list, follow and end operations of any type."),
+        "batch": ("backlog:batch_group", "Batches of a table, applied strictly in order."),
+        "backlog": ("backlog:backlog_group", "How a table's batches are applied, and its gate."),
+        "schedule": ("schedules:group", "Schedules that start operations, at times or on a condition."),
+        "quarantine": (
+            "quarantine:group",
+            "Rows that an ingest with --on-bad-rows quarantine could not read: list, mend and ingest them.",
+        ),
+        "snapshot": ("history:snapshot_group", "The snapshots that a table still has."),
+        "watermark": ("history:watermark_group", "How far each source of a table has been ingested."),
+    },
+    "Installation": {
+        "cluster": ("cluster:group", "The installation: its members, its health, its backup."),
+        "alert": ("alerts:group", "What fails, is parked, blocked or late, sent to a webhook."),
+        "grant": (
+            "access:grant_group",
+            """Access control. Each role includes those before it: reader (look), operator (start, cancel,
+            pause, enqueue, approve), writer (create, alter, write), admin (drop, resolve, drain, repair,
+            grant).""",
+        ),
+        "audit": ("access:audit_group", "Who did what, and when."),
+    },
+}
+"""The nouns, by panel of the help: where their verbs are, below ``cli/commands``, and the help of each."""
+
+PANELS = (begin.PANEL, *NOUNS, services.PANEL)
+"""In the order of the help."""
+
+
+class _Noun(TyperGroup):
+    """A noun. Its module is imported when one of its verbs is needed: it loads the client, and so gRPC, which
+    other commands, the help and the services would pay for."""
+
+    def __init__(self, source: str, **settings: Any) -> None:
+        super().__init__(no_args_is_help=True, **settings)
+        self._source = source
+        del self.commands  # the property below
+
+    @cached_property
+    def commands(self) -> Any:  # type: ignore[override]
+        module, _, group = self._source.partition(":")
+        verbs = getattr(import_module(f"distop.cli.commands.{module}"), group)
+        return typer.main.get_group(verbs).commands
+
 
 class _Distop(TyperGroup):
     """Ends with an exit code that says what happened; prints a traceback only for a defect of distop."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        nouns = {
+            noun: _Noun(source, name=noun, help=text, rich_help_panel=panel)
+            for panel, known in NOUNS.items()
+            for noun, (source, text) in known.items()
+        }
+        self.commands = {
+            name: command
+            for panel in PANELS
+            for name, command in {**self.commands, **nouns}.items()
+            if vars(command)["rich_help_panel"] == panel
+        }
 
     def main(self, args: Sequence[str] | None = None, *_: Any, **extra: Any) -> Any:
         words = list(sys.argv[1:] if args is None else args)
@@ -93,31 +143,7 @@ app = typer.Typer(
     epilog=EPILOG,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-GROUPS = {
-    "Work": {
-        "table": tables.group,
-        "operation": operations.group,
-        "batch": backlog.batch_group,
-        "backlog": backlog.backlog_group,
-        "schedule": schedules.group,
-        "quarantine": quarantine.group,
-        "snapshot": history.snapshot_group,
-        "watermark": history.watermark_group,
-    },
-    "Installation": {
-        "cluster": cluster.group,
-        "alert": alerts.group,
-        "grant": access.grant_group,
-        "audit": access.audit_group,
-    },
-}
-"""The nouns, by panel of the help. Their verbs are the commands of each group."""
-
 app.add_typer(begin.app)
-tables.group.add_typer(table_operations.app)
-for panel, nouns in GROUPS.items():
-    for noun, group in nouns.items():
-        app.add_typer(group, name=noun, rich_help_panel=panel)
 app.add_typer(services.app)
 
 

@@ -4,25 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from distop.cli.options.bundles import command
 from distop.cli.options.session import Connected, Limit, Reason, page_size
+from distop.client import Grant
 from distop.errors import InvalidArgument
 
-if TYPE_CHECKING:
-    from distop.client import Grant
-
-
-audit_group = typer.Typer(no_args_is_help=True, help="Who did what, and when.")
-grant_group = typer.Typer(
-    no_args_is_help=True,
-    help="Access control. Each role includes those before it: reader (look), "
-    "operator (start, cancel, pause, enqueue, approve), writer (create, alter, write), admin (drop, resolve, "
-    "drain, repair, grant).",
-)
+audit_group = typer.Typer()
+grant_group = typer.Typer()
 
 Who = Annotated[str, typer.Argument(metavar="WHO", help="A subject, or group:NAME; * matches any text.")]
 
@@ -98,8 +90,6 @@ def apply(
 
 
 def _grant(who: str, role: str, tables: list[str]) -> Grant:
-    from distop.client import Grant
-
     return Grant(who=who, role=role, tables=tuple(tables))
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from distop.metastore.records.table import AlertRecord
 
 
-group = typer.Typer(no_args_is_help=True, help="What fails, is parked, blocked or late, sent to a webhook.")
+group = typer.Typer()
 
 LateAfter = Annotated[
     list[str] | None,

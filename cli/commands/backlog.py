@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -19,13 +19,10 @@ from distop.cli.options.session import (
     page_size,
 )
 from distop.cli.output.exits import UsageFault
+from distop.client.backfill import Backfill, batch_arguments, batch_range, checked_batches
 
-if TYPE_CHECKING:
-    from distop.client import Backfill
-
-
-batch_group = typer.Typer(no_args_is_help=True, help="Batches of a table, applied strictly in order.")
-backlog_group = typer.Typer(no_args_is_help=True, help="How a table's batches are applied, and its gate.")
+batch_group = typer.Typer()
+backlog_group = typer.Typer()
 
 Type = Annotated[str, typer.Option(metavar="TYPE", help="The operation that applies the batch.")]
 OnlyBatch = Annotated[str, typer.Argument(metavar="[BATCH]", help="Decide only about this batch.")]
@@ -241,9 +238,6 @@ def backfill(
 
     Example: distop batch backfill flights --from 2024-01-01 --to 2024-01-31 --arg 'paths=/in/{{ batch }}'
     """
-    from distop.client import batch_range
-    from distop.client.backfill import batch_arguments, checked_batches
-
     if dry_run + status + cancel > 1 or bool(batches) == bool(first and last):
         raise UsageFault(
             "give --from and --to, or --batches; and at most one of --dry-run, --status, --cancel"

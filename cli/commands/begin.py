@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from distop.cli import project
 from distop.cli.commands.services import MASTER_HELP
 from distop.cli.options.bundles import command
 from distop.cli.options.session import WithOutput
@@ -29,8 +30,6 @@ def init(
 
     Example: distop init shop
     """
-    from distop.cli import project
-
     written = project.write(folder)
     out.facts(f"a project in {folder}", {"files": ", ".join(written)}, [f"Begin with {folder / 'README.md'}"])
 

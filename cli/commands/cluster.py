@@ -9,7 +9,7 @@ from contextlib import aclosing
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -18,15 +18,17 @@ from distop.cli.options.parsing import parse_duration
 from distop.cli.options.services import Etcd
 from distop.cli.options.session import Connected, Reason, WithOutput
 from distop.cli.output.exits import SOMETHING_WRONG
+from distop.client import Diagnosis, Finding
+from distop.coordinator.recovery.backup import BackupManifest, back_up
+from distop.coordinator.recovery.backup import check as checked_backup
 from distop.errors import InvalidArgument, Unavailable
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.records.member import MemberRecord
+from distop.metastore.records.record import decode
+from distop.proto.identity import default_identity, own_version
 
-if TYPE_CHECKING:
-    from distop.client import Diagnosis
-    from distop.coordinator.recovery.backup import BackupManifest
-    from distop.metastore.etcd.config import EtcdConfig
-
-
-group = typer.Typer(no_args_is_help=True, help="The installation: its members, its health, its backup.")
+group = typer.Typer()
 
 
 @command(group)
@@ -38,8 +40,6 @@ def members(session: Connected) -> None:
 @command(group)
 def version(session: Connected) -> None:
     """Show the version of this command, and those of the live members."""
-    from distop.proto.identity import own_version
-
     members = {member.id: member.version or "not said" for member in session.client.members()}
     session.out.facts("versions", {"distop": own_version(), "members": members})
 
@@ -140,11 +140,8 @@ def doctor(
 
 
 def _after_restore(config: EtcdConfig, fix: bool, table: str, **more: Any) -> Diagnosis:
-    from distop.client import Diagnosis, Finding
     from distop.coordinator.doctor.findings import finding_message
     from distop.coordinator.recovery.mending import Mending, mend
-    from distop.metastore.etcd.client import EtcdClient
-    from distop.proto.identity import default_identity
 
     mending = Mending(fix=fix, table=table, by=default_identity(), **more)
 
@@ -178,9 +175,9 @@ def backup(
 
     Example: distop cluster backup --etcd 127.0.0.1:2379 distop.db
     """
-    from distop.coordinator.recovery.backup import check as look
-
-    manifest = look(file) if check else _backed_up(etcd.config(), file, parse_duration(limit, "limit"))
+    manifest = (
+        checked_backup(file) if check else _backed_up(etcd.config(), file, parse_duration(limit, "limit"))
+    )
     facts = {
         "file": str(file),
         "bytes": manifest.bytes,
@@ -198,10 +195,6 @@ def backup(
 
 
 def _backed_up(config: EtcdConfig, file: Path, limit_s: float) -> BackupManifest:
-    from distop.coordinator.recovery.backup import back_up
-    from distop.metastore.etcd.client import EtcdClient
-    from distop.proto.identity import default_identity
-
     async def make() -> BackupManifest:
         client = EtcdClient(config)
         try:
@@ -236,9 +229,6 @@ def probe(
     For the health checks of containers, which have a host name each. A coordinator with --web answers /livez
     and /readyz over HTTP.
     """
-    from distop.metastore.etcd.client import EtcdClient
-    from distop.metastore.records.member import MemberRecord
-    from distop.metastore.records.record import decode
 
     async def members(config: EtcdConfig) -> list[str]:
         client = EtcdClient(config)

@@ -9,8 +9,8 @@ import typer
 from distop.cli.options.bundles import command
 from distop.cli.options.session import Connected, Limit, Reason, TableName, page_size
 
-watermark_group = typer.Typer(no_args_is_help=True, help="How far each source of a table has been ingested.")
-snapshot_group = typer.Typer(no_args_is_help=True, help="The snapshots that a table still has.")
+watermark_group = typer.Typer()
+snapshot_group = typer.Typer()
 
 SourceName = Annotated[str, typer.Argument(metavar="SOURCE", help="As distop watermark list TABLE shows it.")]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
-from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from enum import StrEnum
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 import typer
@@ -30,23 +30,22 @@ from distop.cli.options.session import (
     page_size,
 )
 from distop.cli.output.base import Output
+from distop.client import (
+    Client,
+    FollowUp,
+    Operation,
+    OperationHandle,
+    OperationState,
+    OperationUpdate,
+    StartOptions,
+)
 from distop.errors import AlreadyIngested, InvalidArgument, PreconditionFailed
 
-if TYPE_CHECKING:
-    from distop.client import (
-        Client,
-        Operation,
-        OperationHandle,
-        OperationUpdate,
-        StartOptions,
-    )
+group = typer.Typer()
 
 
-group = typer.Typer(no_args_is_help=True, help="Start, list, follow and end operations of any type.")
-
-
-class State(Enum):
-    """The same as in ``distop.client``, which would load gRPC, so it is not imported here."""
+class State(StrEnum):
+    """The states that operations can be found by: those of the client that this version knows."""
 
     RUNNING = "running"
     COMMITTING = "committing"
@@ -152,8 +151,6 @@ class HowToStart:
 
     def given(self, *, run: str | None = None) -> StartOptions:
         """The options of a start. ``run``: the name of its run, if none was given."""
-        from distop.client import FollowUp
-
         run = self.run or run
         if self.again and not run:
             raise InvalidArgument("--again belongs to --run", details={"field": "again"})
@@ -205,11 +202,9 @@ def list_operations(
 
     Example: distop operation list --since 24h --state failed
     """
-    from distop.client import OperationState
-
     begin = parse_since(since, "since") if since is not None else None
 
-    states = [OperationState(wanted.value) for wanted in state or ()]
+    states = [OperationState(name) for name in state or ()]
     size = page_size(limit)
     matching = session.client.operations(table, type=type, states=states, since=begin, page_size=size)
     session.listed("operations", matching, limit)

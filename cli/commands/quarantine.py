@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from hashlib import file_digest, sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+from typing import Annotated, Any, BinaryIO
 from urllib.parse import urlsplit
 
 import typer
@@ -17,15 +17,10 @@ from distop.cli.commands.table_operations import DryRun
 from distop.cli.options.bundles import command
 from distop.cli.options.ingest import Csv, Reading
 from distop.cli.options.session import Connected, Limit, TableName, page_size
+from distop.client.quarantine import QuarantinedRow, replay_of
 from distop.errors import InvalidArgument, PreconditionFailed
 
-if TYPE_CHECKING:
-    from distop.client import QuarantinedRow
-
-group = typer.Typer(
-    no_args_is_help=True,
-    help="Rows that an ingest with --on-bad-rows quarantine could not read: put them right, and ingest them.",
-)
+group = typer.Typer()
 
 
 @command(group, "list")
@@ -87,8 +82,6 @@ def replay(
 
     Example: distop quarantine replay flights/ingest/17 --on-wider-types widen --wait
     """
-    from distop.client.quarantine import replay_of
-
     argument = reading | csv | {"branch": branch, "reingest": reingest or None}
     argument = {name: value for name, value in argument.items() if value is not None}
     if file:

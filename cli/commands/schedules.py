@@ -11,7 +11,7 @@ from distop.cli.options.bundles import command
 from distop.cli.options.parsing import parse_duration
 from distop.cli.options.session import Connected, JsonArgument, Reason, TableName, Wait, complete_schedule
 
-group = typer.Typer(no_args_is_help=True, help="Schedules that start operations, at times or on a condition.")
+group = typer.Typer()
 
 NewName = Annotated[str, typer.Argument(metavar="NAME", help="Of the schedule.")]
 Name = Annotated[

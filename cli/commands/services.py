@@ -18,11 +18,11 @@ from distop.cli.options.session import DEFAULT_ADDRESS, Connected, WithOutput
 from distop.cli.output.base import Output
 from distop.cli.output.exits import SOMETHING_WRONG
 from distop.errors import DistopError, InvalidArgument, require
+from distop.metastore.etcd.config import EtcdConfig
 from distop.process.logs import Level, LogFormat, configure
 
 if TYPE_CHECKING:
     from distop.landing.folder import LandingReport
-    from distop.metastore.etcd.config import EtcdConfig
 
 
 app = typer.Typer()

@@ -7,15 +7,15 @@ from typing import Annotated, Any, Literal
 import typer
 
 from distop.cli.commands.operations import Starting, absolute, follow_started
+from distop.cli.commands.tables import group
 from distop.cli.options.bundles import command
 from distop.cli.options.ingest import Csv, Kafka, Progress, Reading, Rules, Writing
 from distop.cli.options.parsing import parse_object
 from distop.cli.options.session import Connected, TableName
 from distop.cli.output.exits import UsageFault
+from distop.client import ingest_argument
 
 PANEL = "Start an operation on it"
-
-app = typer.Typer()
 
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Show columns, some rows and warnings; start nothing.")
@@ -26,7 +26,7 @@ OlderThan = Annotated[
 ]
 
 
-@command(app, rich_help_panel=PANEL)
+@command(group, rich_help_panel=PANEL)
 def ingest(
     reading: Reading,
     csv: Csv,
@@ -62,8 +62,6 @@ def ingest(
 
     Example: distop table ingest orders --kafka-topic orders --kafka-servers broker1:9092 --wait
     """
-    from distop.client import ingest_argument
-
     if rules and checks is not None:
         raise UsageFault("--checks holds all rules, and goes with none of --rule, --not-null and --unique")
     if rules:
@@ -86,7 +84,7 @@ def ingest(
     follow_started(session, options, lambda: session.client.start(table, "ingest", argument, **how))
 
 
-@command(app, rich_help_panel=PANEL)
+@command(group, rich_help_panel=PANEL)
 def rollback(
     options: Starting,
     session: Connected,
@@ -117,7 +115,7 @@ def rollback(
     )
 
 
-@command(app, rich_help_panel=PANEL)
+@command(group, rich_help_panel=PANEL)
 def compact(
     options: Starting,
     session: Connected,
@@ -158,7 +156,7 @@ def compact(
     )
 
 
-@command(app, rich_help_panel=PANEL)
+@command(group, rich_help_panel=PANEL)
 def expire_snapshots(
     options: Starting,
     session: Connected,
@@ -180,7 +178,7 @@ def expire_snapshots(
     )
 
 
-@command(app, rich_help_panel=PANEL)
+@command(group, rich_help_panel=PANEL)
 def remove_orphans(
     options: Starting,
     session: Connected,
@@ -200,7 +198,7 @@ def remove_orphans(
     )
 
 
-@command(app, rich_help_panel=PANEL)
+@command(group, rich_help_panel=PANEL)
 def build_index(
     options: Starting,
     session: Connected,
@@ -216,7 +214,7 @@ def build_index(
     follow_started(session, options, lambda: handle.build_index(column, full=full or None, **options.given()))
 
 
-@command(app, rich_help_panel=PANEL)
+@command(group, rich_help_panel=PANEL)
 def validate(
     rules: Rules,
     options: Starting,

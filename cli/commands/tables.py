@@ -11,7 +11,7 @@ from distop.cli.options.bundles import command
 from distop.cli.options.parsing import parse_object, parse_properties, parse_schema, split_list
 from distop.cli.options.session import Connected, Limit, Reason, TableName, page_size
 
-group = typer.Typer(no_args_is_help=True, help="Create, change and show tables; start operations on one.")
+group = typer.Typer()
 
 
 @command(group, "list")

@@ -13,6 +13,7 @@ import typer
 
 from distop.cli.options.bundles import Bundle
 from distop.errors import InvalidArgument, PreconditionFailed
+from distop.metastore.etcd.config import EtcdConfig
 from distop.process.logs import Level, LogFormat, configure
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from distop.coordinator.access.tokens import IssuerConfig
     from distop.coordinator.api.limits import Limits
     from distop.executor.host.metrics import MetricsConfig
-    from distop.metastore.etcd.config import EtcdConfig
     from distop.process.tls import TlsConfig
 
 
@@ -59,8 +59,6 @@ class EtcdOptions:
     ] = None
 
     def config(self) -> EtcdConfig:
-        from distop.metastore.etcd.config import EtcdConfig
-
         given = {
             "DISTOP_ETCD": self.etcd,
             "DISTOP_PREFIX": self.prefix,

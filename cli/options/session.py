@@ -58,6 +58,12 @@ def page_size(limit: int) -> int:
     return min(limit + COUNTED, PAGE_SIZE) if limit else PAGE_SIZE
 
 
+def _client(address: str, timeout_s: float) -> Client:
+    from distop.client import Client  # loads gRPC, which services and the help do without
+
+    return Client(address, timeout_s=timeout_s)
+
+
 class Session:
     """One run of a command that calls the service."""
 
@@ -69,9 +75,7 @@ class Session:
     @cached_property
     def client(self) -> Client:
         """Connects on first use."""
-        from distop.client import Client
-
-        return Client(self._address, timeout_s=self._timeout_s)
+        return _client(self._address, self._timeout_s)
 
     def listed(self, listing: Listing, items: Iterator[Any], limit: int) -> None:
         """Show the first ``limit`` items; 0: all."""
@@ -164,12 +168,10 @@ def complete_schedule(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def _complete(ctx: typer.Context, names: Callable[[Client], Iterator[str]], incomplete: str) -> list[str]:
-    from distop.client import Client
-
     address = ctx.params.get("address") or ctx.find_root().params.get("address") or DEFAULT_ADDRESS
     until = time.monotonic() + COMPLETION_S
     try:
-        with Client(address, timeout_s=COMPLETION_S, connect_timeout_s=COMPLETION_S) as client:
+        with _client(address, COMPLETION_S) as client:
             in_time = takewhile(lambda _: time.monotonic() < until, names(client))
             return list(islice((name for name in in_time if name.startswith(incomplete)), MOST_COMPLETED))
     except Exception:
