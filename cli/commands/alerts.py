@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -13,13 +13,14 @@ from distop.cli.options.bundles import command
 from distop.cli.options.parsing import parse_duration
 from distop.cli.options.services import Etcd, Service
 from distop.cli.options.session import WithOutput
+from distop.coordinator.alerts.alerting import AlertingConfig, current_alerts
+from distop.coordinator.alerts.alerting import run as send_alerts
+from distop.coordinator.alerts.conditions import Lateness
+from distop.coordinator.alerts.webhook import Webhook
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.records.table import AlertRecord
 from distop.process.secret import Secret
-
-if TYPE_CHECKING:
-    from distop.coordinator.alerts.conditions import Lateness
-    from distop.metastore.etcd.config import EtcdConfig
-    from distop.metastore.records.table import AlertRecord
-
 
 group = typer.Typer()
 
@@ -65,16 +66,13 @@ def run(
 
     Example: distop alert run --webhook https://hooks.example/distop --late-after 24h --late-after flights=1h
     """
-    from distop.coordinator.alerts.alerting import AlertingConfig, run
-    from distop.coordinator.alerts.webhook import Webhook
-
     config = AlertingConfig(
         etcd=etcd.config(),
         lateness=_lateness(late_after or ()),
         every_s=parse_duration(every, "every"),
         page=page,
     )
-    run(config, Webhook(Secret(webhook), token_file))
+    send_alerts(config, Webhook(Secret(webhook), token_file))
 
 
 @command(group, "list")
@@ -88,9 +86,6 @@ def list_alerts(etcd: Etcd, out: WithOutput, late_after: LateAfter = None) -> No
 
 
 async def _current(config: EtcdConfig, lateness: Lateness) -> list[AlertRecord]:
-    from distop.coordinator.alerts.alerting import current_alerts
-    from distop.metastore.etcd.client import EtcdClient
-
     client = EtcdClient(config)
     try:
         return await current_alerts(client, lateness)
@@ -99,8 +94,6 @@ async def _current(config: EtcdConfig, lateness: Lateness) -> list[AlertRecord]:
 
 
 def _lateness(limits: Sequence[str]) -> Lateness:
-    from distop.coordinator.alerts.conditions import Lateness
-
     default_s, tables = None, dict[str, float]()
     for text in limits:
         table, equals, duration = text.rpartition("=")
