@@ -23,6 +23,7 @@ import uvloop
 
 from distop.commit.contract import StepRegistry
 from distop.coordinator.access.gate import Gate, Policies
+from distop.coordinator.alerts.conditions import count_tables
 from distop.coordinator.api.calls import ApiCalls
 from distop.coordinator.api.limits import Callers
 from distop.coordinator.api.operations import OperationService
@@ -82,6 +83,10 @@ LOAD_HERE_S = 300.0
 
 REPORT_EVERY_S, MAX_REPORTED = 1.0, 50
 """How often slow calls are reported, and how many of them."""
+
+COUNT_EVERY_S, COUNT_SHARE = 60.0, 100
+"""How often tables are counted for the metrics, in seconds; and how many times as long as that takes a pause
+is at least."""
 
 GRACE_S = 2.0
 """Seconds that calls in progress have to end when the process is asked to stop."""
@@ -155,10 +160,10 @@ class Coordinator:
         web = web_of(services.answering, following, calls, tls) if web_of is not None else None
         catalog = self._catalog(registry, gate, tls)
         server, port = await start_server(self.config.listen, calls, tls)
-        helpers = [
-            asyncio.create_task(kept_running(name, follower))
-            for name, follower in (("admission", services.admission.run), ("policy", policies.run))
-        ]
+        followers = {"admission": services.admission.run, "policy": policies.run}
+        if web is not None:  # which shows it
+            followers["tables"] = partial(_count_tables, client, metrics)
+        helpers = [asyncio.create_task(kept_running(name, follower)) for name, follower in followers.items()]
         self.address = f"{self.config.listen.rpartition(':')[0]}:{port}"
         completion = Completion(services)
         log.info("coordinator_listening", extra={"address": self.address, "tls": tls is not None})
@@ -303,6 +308,15 @@ async def _report(
         key = client.keyspace.coordinator(member)
         await change_own_record(client, key, calls=calls, held_up=held_up)
         reported = calls, held_up
+
+
+async def _count_tables(client: EtcdClient, metrics: Metrics) -> None:
+    """Keep the counts of tables that are blocked, parked or waiting."""
+    clock = asyncio.get_running_loop().time
+    while True:
+        began = clock()
+        metrics.tables(await count_tables(client))
+        await asyncio.sleep(max(COUNT_EVERY_S, COUNT_SHARE * (clock() - began)))
 
 
 async def _finished(task: asyncio.Task[None]) -> None:

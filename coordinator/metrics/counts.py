@@ -57,6 +57,10 @@ class Metrics:
     def schedule_ticked(self, type_name: str, *, started: bool) -> None:
         """A schedule has started an operation of the type, or was skipped."""
 
+    def tables(self, counts: Mapping[str, int]) -> None:
+        """How many tables of the installation are in a condition that deserves a look: see
+        :func:`~distop.coordinator.alerts.conditions.count_tables`."""
+
     def leadership_lost(self) -> None:
         """A table is no longer led here, without having been handed over."""
 

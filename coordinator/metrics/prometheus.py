@@ -68,6 +68,8 @@ class PrometheusMetrics(Metrics):
         self._planning = Gauge("distop_planning", planned, registry=registry)
         long = "Calls of user code, and preparations of commits, that take long and may hang"
         self._long_calls = Gauge("distop_calls_long", long, registry=registry)
+        tables = "Tables with a batch that blocks, a parked operation, or one that no executor has taken"
+        self._tables = Gauge("distop_tables", tables, ["condition"], registry=registry)
         self._etcd = EtcdMetrics(registry)
         for outcome in ("won", "lost"):
             self._elections.labels(outcome)
@@ -118,6 +120,10 @@ class PrometheusMetrics(Metrics):
 
     def schedule_ticked(self, type_name: str, *, started: bool) -> None:
         self._ticks.labels(self._type(type_name), "started" if started else "skipped").inc()
+
+    def tables(self, counts: Mapping[str, int]) -> None:
+        for condition, count in counts.items():
+            self._tables.labels(condition).set(count)
 
     def leadership_lost(self) -> None:
         self._leaderships_lost.inc()

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from distop.cli.main import app
 from distop.client import AsyncClient
+from distop.coordinator.alerts.conditions import count_tables
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.records.names import OperationId
 from support.etcd.jobs import mark
@@ -131,6 +132,7 @@ async def test_each_alert_arrives_and_its_end_whenever_the_process_is_killed(
                 )
                 assert len(await asyncio.to_thread(listed, etcd_config)) == 4
                 assert not receiver.names("resolved")
+                assert await count_tables(client) == {"blocked": 1, "parked": 1, "waiting": 0}
 
                 await sdk.operation(str(parked)).abort()
                 await backlogs.unblock(client, client.keyspace.table("t"), "a", skip=True)

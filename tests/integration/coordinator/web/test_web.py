@@ -493,6 +493,7 @@ async def test_metrics_follow_what_happens(service, web, client):
         'distop_jobs_unfinished{type="noop"} 9.0',
         'distop_elections_total{outcome="won"} 1.0',
         "distop_tables_led 1.0",
+        'distop_tables{condition="blocked"} 0.0',
         "distop_incarnations_total 1.0",
         "distop_planning 0.0",
         'distop_etcd_call_seconds_count{call="Txn"}',
