@@ -37,13 +37,18 @@ def list_audit(
     """Show who did what and when, the newest first.
 
     With --output json: each entry with its cursor.
+
+    Example: distop audit list flights --limit 20
     """
     session.listed("audit", session.client.audit(table, after=after, page_size=page_size(limit)), limit)
 
 
 @command(grant_group, "list")
 def list_grants(session: Connected) -> None:
-    """Show who you are to the service, and the grants: all of them to an admin, otherwise your own."""
+    """Show who you are to the service, and the grants: all of them to an admin, otherwise your own.
+
+    Example: distop grant list
+    """
     session.out.show(session.client.grants())
 
 
@@ -74,7 +79,10 @@ def remove(
     ] = None,
     reason: Reason = "",
 ) -> None:
-    """Remove grants of a subject: of a role on tables, of a role, or all of them."""
+    """Remove grants of a subject: of a role on tables, of a role, or all of them.
+
+    Example: distop grant remove group:analysts reader 'sales.*'
+    """
     session.out.show(session.client.change_grants(remove=[_grant(who, role, tables or [])], reason=reason))
 
 
@@ -84,7 +92,10 @@ def apply(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="JSON, as from distop grant list -o json.")],
     reason: Reason = "",
 ) -> None:
-    """Replace all grants with those of a file, in one transaction."""
+    """Replace all grants with those of a file, in one transaction.
+
+    Example: distop grant apply grants.json --reason 'the policy of March'
+    """
     wanted = [_grant(*fields) for fields in _read(file)]
     session.out.show(session.client.change_grants(add=wanted, replace=True, reason=reason))
 

@@ -80,6 +80,8 @@ def list_alerts(etcd: Etcd, out: WithOutput, late_after: LateAfter = None) -> No
     """Show the alerts that stand, the oldest first, and when each was sent.
 
     Connects to etcd directly. Failures are in it once they were sent, until the next success.
+
+    Example: distop alert list --etcd 127.0.0.1:2379
     """
     alerts = asyncio.run(_current(etcd.config(), _lateness(late_after or ())))
     out.listed("alerts", [_shown(alert) for alert in alerts], 0)

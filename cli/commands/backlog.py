@@ -65,7 +65,10 @@ def list_batches(
     ] = False,
     limit: Limit = 100,
 ) -> None:
-    """List the batches that wait, in the order in which they will be applied."""
+    """List the batches that wait, in the order in which they will be applied.
+
+    Example: distop batch list flights --applied --limit 20
+    """
     size = page_size(limit)
     listed = session.client.table(table).backlog(applied=applied, ordered=not unordered, page_size=size)
     session.listed("applied" if applied else "backlog", listed, limit)
@@ -95,6 +98,8 @@ def remove(
     """Remove a batch, as if it had never been published.
 
     A landing feed publishes it again after a restart: remove its _SUCCESS file as well, or skip the batch.
+
+    Example: distop batch remove flights 2013-01-02 --reason 'published too early'
     """
     session.out.show(session.client.table(table).remove_batch(batch, reason))
 
@@ -105,13 +110,19 @@ def show(
     table: TableName,
     batch: Annotated[str, typer.Argument(metavar="BATCH")],
 ) -> None:
-    """Show a batch: its argument, and what became of it."""
+    """Show a batch: its argument, and what became of it.
+
+    Example: distop batch show flights 2013-01-02
+    """
     session.out.show(session.client.table(table).batch(batch))
 
 
 @command(backlog_group, "show")
 def show_ordering(session: Connected, table: TableName) -> None:
-    """Show how a table's batches are applied, and what it waits for."""
+    """Show how a table's batches are applied, and what it waits for.
+
+    Example: distop backlog show flights
+    """
     session.out.show(session.client.table(table).ordering())
 
 
@@ -146,7 +157,10 @@ def set_ordering(
         typer.Option(min=1, max=100_000, help="How many finished batches are remembered by name."),
     ] = None,
 ) -> None:
-    """Change how a table is fed; options that are not given stay as they are."""
+    """Change how a table is fed; options that are not given stay as they are.
+
+    Example: distop backlog set flights --validation before --late apply
+    """
     session.out.show(
         session.client.table(table).set_ordering(
             gate=gate,
@@ -162,7 +176,10 @@ def set_ordering(
 
 @command(backlog_group, "open")
 def open_gate(session: Connected, table: TableName, reason: Reason = "") -> None:
-    """Open the gate: the collected batches are applied."""
+    """Open the gate: the collected batches are applied.
+
+    Example: distop backlog open flights --reason 'all of the past is there'
+    """
     session.out.show(session.client.table(table).open_gate(reason))
 
 
@@ -176,19 +193,28 @@ def approve(
     ] = "",
     reason: Reason = "",
 ) -> None:
-    """Approve the last batch, so that the next one is applied; or publish the batch that is on a branch."""
+    """Approve the last batch, so that the next one is applied; or publish the batch that is on a branch.
+
+    Example: distop batch approve flights 2013-01-02 --reason 'rows were compared'
+    """
     session.out.show(session.client.table(table).approve_batch(batch, reason, branch=branch))
 
 
 @command(batch_group)
 def retry(session: Connected, table: TableName, batch: OnlyBatch = "", reason: Reason = "") -> None:
-    """Retry the batch that blocks the table, or an unordered one that has failed; write a staged one anew."""
+    """Retry the batch that blocks the table, or an unordered one that has failed; write a staged one anew.
+
+    Example: distop batch retry flights 2013-01-02 --reason 'the file was put right'
+    """
     session.out.show(session.client.table(table).retry_batch(batch, reason))
 
 
 @command(batch_group)
 def skip(session: Connected, table: TableName, batch: OnlyBatch = "", reason: Reason = "") -> None:
-    """Skip the batch that blocks the table or is staged, for good; or a failed unordered batch."""
+    """Skip the batch that blocks the table or is staged, for good; or a failed unordered batch.
+
+    Example: distop batch skip flights 2013-01-02 --reason 'the day has no flights'
+    """
     session.out.show(session.client.table(table).skip_batch(batch, reason))
 
 

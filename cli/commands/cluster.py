@@ -33,13 +33,19 @@ group = typer.Typer()
 
 @command(group)
 def members(session: Connected) -> None:
-    """Show the live coordinators and executors, and the tables that they lead."""
+    """Show the live coordinators and executors, and the tables that they lead.
+
+    Example: distop cluster members
+    """
     session.out.members(session.client.members(), session.client.leaders())
 
 
 @command(group)
 def version(session: Connected) -> None:
-    """Show the version of this command, and those of the live members."""
+    """Show the version of this command, and those of the live members.
+
+    Example: distop cluster version
+    """
     members = {member.id: member.version or "not said" for member in session.client.members()}
     session.out.facts("versions", {"distop": own_version(), "members": members})
 
@@ -56,6 +62,8 @@ def drain(
     """Make a coordinator hand over its tables and take none. It still answers calls.
 
     It lasts until the process ends. Idempotent.
+
+    Example: distop cluster drain 10.0.0.5:7070 --reason 'the host is replaced'
     """
     session.client.drain(member, reason, undo=undo)
     session.out.members(session.client.members(), session.client.leaders())
@@ -114,6 +122,8 @@ def doctor(
 
     Exit code 22 for a broken invariant (that was not repaired); with --strict also for warnings: work that
     does not go on without a decision, or may be lost.
+
+    Example: distop cluster doctor --table flights --deep
     """
     if (published or look_in or anyway) and not after_restore:
         raise InvalidArgument(
@@ -228,6 +238,8 @@ def probe(
 
     For the health checks of containers, which have a host name each. A coordinator with --web answers /livez
     and /readyz over HTTP.
+
+    Example: distop cluster probe coordinator
     """
 
     async def members(config: EtcdConfig) -> list[str]:

@@ -21,7 +21,10 @@ def list_watermarks(
     table: TableName,
     source: Annotated[str, typer.Option(metavar="NAME", help="Only this source.")] = "",
 ) -> None:
-    """Show how far each source of a table has been ingested."""
+    """Show how far each source of a table has been ingested.
+
+    Example: distop watermark list flights
+    """
     session.out.watermarks(session.client.table(table).watermarks(source))
 
 
@@ -34,7 +37,10 @@ def set_watermark(
     value: Annotated[str, typer.Argument(metavar="VALUE")],
     reason: Reason = "",
 ) -> None:
-    """Set a watermark. Refused while an operation runs that moves watermarks."""
+    """Set a watermark. Refused while an operation runs that moves watermarks.
+
+    Example: distop watermark set flights kafka:clicks 3 1200 --reason 'the topic was made anew'
+    """
     session.out.watermarks(session.client.table(table).set_watermark(source, partition, value, reason))
 
 
@@ -46,7 +52,10 @@ def forget(
     partition: Annotated[str, typer.Argument(metavar="[PARTITION]", help="Default: all of them.")] = "",
     reason: Reason = "",
 ) -> None:
-    """Delete watermarks, so that their files can be ingested again. Shows what is left of the source."""
+    """Delete watermarks, so that their files can be ingested again. Shows what is left of the source.
+
+    Example: distop watermark forget flights kafka:clicks 3
+    """
     session.out.watermarks(session.client.table(table).forget_watermarks(source, partition, reason))
 
 
@@ -55,6 +64,8 @@ def compact(session: Connected, table: TableName, source: SourceName, reason: Re
     """Replace the watermarks of a folder's files by one for the folder.
 
     It is the newest of them. --new-only then ignores an older file that arrives later.
+
+    Example: distop watermark compact flights file:///landing
     """
     session.out.watermarks(session.client.table(table).compact_watermarks(source, reason))
 
@@ -69,6 +80,8 @@ def rewind(
     """Undo the watermark changes of snapshots that are no longer part of the table.
 
     After a rollback with --watermarks keep, this allows ingesting what was rolled back.
+
+    Example: distop watermark rewind flights
     """
     session.out.watermarks(session.client.table(table).rewind_watermarks(source, reason))
 
@@ -78,5 +91,7 @@ def list_snapshots(session: Connected, table: TableName, limit: Limit = 20) -> N
     """List the snapshots that a table still has, the newest first.
 
     Each can be read. Those of the table's history can be rolled back to: distop table rollback TABLE SNAPSHOT
+
+    Example: distop snapshot list flights
     """
     session.listed("snapshots", session.client.table(table).snapshots(page_size=page_size(limit)), limit)

@@ -218,7 +218,10 @@ def show(
         bool, typer.Option("--events", help="Show also what has happened to it, from its start to its end.")
     ] = False,
 ) -> None:
-    """Show one operation."""
+    """Show one operation.
+
+    Example: distop operation show flights/ingest/17 --events
+    """
     session.out.show(session.client.operation(operation).get(events=events))
 
 
@@ -227,6 +230,8 @@ def logs(session: Connected, operation: Name) -> None:
     """Show the stack traces of user code in an operation: of its jobs, and of its completion.
 
     The last ones are stored, in the storage of the table.
+
+    Example: distop operation logs flights/ingest/17
     """
     session.listed("traces", iter(session.client.operation(operation).logs()), 0)
 
@@ -236,6 +241,8 @@ def watch(session: Connected, operation: Name) -> None:
     """Follow an operation to its end; Ctrl-C leaves it running. Exits with code 23 if it is parked.
 
     With --output json: one document per line for every change.
+
+    Example: distop operation watch flights/ingest/17
     """
     with _leaving_it_running(session, operation):
         ended = session.out.updates(until_settled(session.client, session.out, operation))
@@ -252,6 +259,8 @@ def cancel(
     """Cancel an operation.
 
     With --wait, fails if the operation ended in another way before it could be cancelled.
+
+    Example: distop operation cancel flights/ingest/17 --reason 'wrong folder' --wait
     """
     asked = session.client.operation(operation).cancel(reason)
     if not wait or asked.done:
@@ -271,13 +280,18 @@ def pause(session: Connected, operation: Name, reason: Reason = "") -> None:
     """Pause an operation: finished work stays, no new jobs are launched, and nothing is published.
 
     Its deadline keeps counting. Idempotent: the first reason stays.
+
+    Example: distop operation pause flights/ingest/17
     """
     session.out.show(session.client.operation(operation).pause(reason))
 
 
 @command(group)
 def resume(session: Connected, operation: Name, reason: Reason = "") -> None:
-    """Resume a paused operation. Idempotent."""
+    """Resume a paused operation. Idempotent.
+
+    Example: distop operation resume flights/ingest/17
+    """
     session.out.show(session.client.operation(operation).resume(reason))
 
 

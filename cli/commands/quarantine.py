@@ -25,13 +25,19 @@ group = typer.Typer()
 
 @command(group, "list")
 def list_quarantines(session: Connected, table: TableName, limit: Limit = 100) -> None:
-    """List the operations of a table that have put rows into quarantine, the newest first."""
+    """List the operations of a table that have put rows into quarantine, the newest first.
+
+    Example: distop quarantine list flights
+    """
     session.listed("quarantines", session.client.table(table).quarantines(), limit)
 
 
 @command(group)
 def show(session: Connected, operation: Name, limit: Limit = 20) -> None:
-    """Show rows in quarantine: where each comes from, why it was bad, and its text."""
+    """Show rows in quarantine: where each comes from, why it was bad, and its text.
+
+    Example: distop quarantine show flights/ingest/17 --limit 5
+    """
     rows = session.client.operation(operation).quarantined_rows(page_size=page_size(limit))
     session.listed("quarantined", rows, limit)
 
@@ -46,6 +52,8 @@ def export(
 
     CSV with different headers goes to several files. Ingest them with: distop quarantine replay OPERATION
     --file FOLDER
+
+    Example: distop quarantine export flights/ingest/17 bad-rows
     """
     count, names = _written(session.client.operation(operation).quarantined_rows(), folder)
     session.out.facts(

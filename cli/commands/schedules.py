@@ -80,7 +80,10 @@ def add(
 
 @command(group, "list")
 def list_schedules(session: Connected, table: TableName) -> None:
-    """List the schedules of a table: what they started, what was skipped, and why."""
+    """List the schedules of a table: what they started, what was skipped, and why.
+
+    Example: distop schedule list flights
+    """
     session.out.listed("schedules", session.client.table(table).schedules(), 0)
 
 
@@ -109,17 +112,26 @@ def run(
 
 @command(group)
 def remove(session: Connected, table: TableName, name: Name, reason: Reason = "") -> None:
-    """Remove a schedule; operations that it started go on."""
+    """Remove a schedule; operations that it started go on.
+
+    Example: distop schedule remove flights nightly
+    """
     session.out.show(session.client.table(table).remove_schedule(name, reason))
 
 
 @command(group)
 def pause(session: Connected, table: TableName, name: Name, reason: Reason = "") -> None:
-    """Pause a schedule: it starts nothing until it is resumed."""
+    """Pause a schedule: it starts nothing until it is resumed.
+
+    Example: distop schedule pause flights nightly --reason 'during the move'
+    """
     session.out.show(session.client.table(table).pause_schedule(name, reason))
 
 
 @command(group)
 def resume(session: Connected, table: TableName, name: Name, reason: Reason = "") -> None:
-    """Resume a schedule; missed times are not made up for."""
+    """Resume a schedule; missed times are not made up for.
+
+    Example: distop schedule resume flights nightly
+    """
     session.out.show(session.client.table(table).resume_schedule(name, reason))

@@ -164,6 +164,8 @@ def sidecar(
     """Run a sidecar: it connects the tasks on a worker host to etcd.
 
     Tasks start one if none runs; a service manager may start it before.
+
+    Example: distop sidecar --etcd 127.0.0.1:2379 --idle-exit 10m
     """
     from distop.executor.sidecar.server import SidecarConfig, run
 
@@ -244,6 +246,8 @@ def mcp(session: Connected) -> None:
 
     The assistant starts it: name it this command, and DISTOP_ADDRESS and DISTOP_TOKEN_FILE for its
     environment. Needs the extra mcp.
+
+    Example: distop mcp --address 127.0.0.1:7070
     """
     require("mcp", "mcp", "distop mcp")
     from distop.cli.mcp_server import serve
@@ -316,6 +320,8 @@ def landing(
 
     Runs until SIGTERM or Ctrl-C; may be killed and started again at any time. A problem in the folder is
     logged once; with --once the exit code is then 22.
+
+    Example: distop landing s3://bucket/flights --table flights --on-changed replace
     """
     from distop.landing.folder import Landing, Landings
 

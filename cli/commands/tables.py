@@ -16,7 +16,10 @@ group = typer.Typer()
 
 @command(group, "list")
 def list_tables(session: Connected, limit: Limit = 100) -> None:
-    """List all tables."""
+    """List all tables.
+
+    Example: distop table list --limit 0 --output json
+    """
     session.listed("tables", session.client.tables(page_size=page_size(limit)), limit)
 
 
@@ -172,6 +175,8 @@ def drop(
     """Drop a table with its watermarks, history and backlog. Refused while operations run.
 
     Its files stay, unless --purge is given.
+
+    Example: distop table drop flights --purge --reason 'moved to another catalog'
     """
     session.client.table(table).drop(reason, purge=purge)
     session.out.result_for_programs({"table": table, "dropped": True, "purged": purge})
@@ -180,7 +185,10 @@ def drop(
 
 @command(group)
 def show(session: Connected, table: TableName) -> None:
-    """Show one table: its definition, its content, what loaded it last, and its indexes."""
+    """Show one table: its definition, its content, what loaded it last, and its indexes.
+
+    Example: distop table show flights
+    """
     handle = session.client.table(table)
     table_now, indexes = handle.get(), tuple(handle.indexes())
     session.out.show(replace(table_now, indexes=indexes, content=handle.describe()))
@@ -188,7 +196,10 @@ def show(session: Connected, table: TableName) -> None:
 
 @command(group)
 def why(session: Connected, table: TableName) -> None:
-    """Show in one line why a table makes progress or does not."""
+    """Show in one line why a table makes progress or does not.
+
+    Example: distop table why flights
+    """
     session.out.show(session.client.table(table).why())
 
 
@@ -197,11 +208,16 @@ def pause(session: Connected, table: TableName, reason: Reason = "") -> None:
     """Pause a table with all its operations: it starts nothing, launches no jobs and publishes nothing.
 
     Finished work stays; deadlines keep counting. Idempotent: the first reason stays.
+
+    Example: distop table pause flights --reason 'the bucket is moved'
     """
     session.out.show(session.client.table(table).pause(reason))
 
 
 @command(group)
 def resume(session: Connected, table: TableName, reason: Reason = "") -> None:
-    """Resume a paused table. Idempotent."""
+    """Resume a paused table. Idempotent.
+
+    Example: distop table resume flights
+    """
     session.out.show(session.client.table(table).resume(reason))

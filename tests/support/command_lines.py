@@ -2,6 +2,7 @@
 
 import functools
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import typer
@@ -13,6 +14,13 @@ from distop.cli.main import app
 @functools.cache
 def _tree() -> Any:
     return typer.main.get_command(app)
+
+
+def leaves() -> Iterator[tuple[list[str], Any]]:
+    """All commands but nouns, each with the words behind ``distop`` that name it."""
+    for name, command in _tree().commands.items():
+        verbs = getattr(command, "commands", {})
+        yield from (([name, verb], verbs[verb]) for verb in verbs) if verbs else [([name], command)]
 
 
 def parse(words: list[str]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from support.command_lines import begins, parse, problem
+from support.command_lines import begins, leaves, parse, problem
 from support.repository import ROOT, product_sources, syntax
 
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -108,3 +108,16 @@ def test_a_wrong_command_line_is_found() -> None:
     for words, _ in found:
         with pytest.raises(typer.TyperException):
             parse(words)
+
+
+def test_the_help_of_each_command_has_an_example_that_is_understood() -> None:
+    without = []
+    for path, command in leaves():
+        examples = re.findall(r"Example: distop (.*)$", command.help or "", re.MULTILINE)
+        for example in examples:
+            words = shlex.split(example)
+            assert words[: len(path)] == path, example
+            parse(words)
+        if not examples:
+            without.append(" ".join(path))
+    assert not without
