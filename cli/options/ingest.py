@@ -118,6 +118,13 @@ def csv(
         Texts,
         typer.Option(metavar="TEXT", help="Means NULL, in addition to an empty value. Repeatable."),
     ] = None,
+    empty_is_null: Annotated[
+        bool,
+        typer.Option(
+            "--empty-is-null/--empty-is-text",
+            help="With text: only values of --null-value mean NULL. Default: NULL.",
+        ),
+    ] = True,
     encoding: Annotated[
         str | None, typer.Option(metavar="NAME", help="Such as windows-1252. Default: utf-8.")
     ] = None,
@@ -144,12 +151,14 @@ def csv(
     ] = None,
 ) -> dict[str, Any]:
     """How CSV is written."""
-    return _given(
+    fields: dict[str, Any] = {}
+    if null_value or not empty_is_null:
+        fields["null_values"] = [""] * empty_is_null + (null_value or [])
+    return fields | _given(
         header=split_list(header) if header else None,
         delimiter=delimiter,
         quote=quote,
         escape=escape,
-        null_values=["", *null_value] if null_value else None,
         encoding=encoding,
         decimal_point=decimal_point,
         thousands=thousands,

@@ -168,6 +168,9 @@ def test_options_of_ingest_are_parts_of_its_argument(service: FakeService) -> No
     argument = json.loads(request.argument_json)
     assert argument == {"paths": ["/a"], "new_only": True, "null_values": ["", "NA", "-"]}
     assert request.object == "night"
+    for given, nulls in ((["--null-value", "NA"], ["NA"]), ([], [])):
+        run("table", "ingest", "flights", "/b", "--empty-is-text", *given)
+        assert json.loads(service.calls["start"][-1].argument_json)["null_values"] == nulls
     run("table", "ingest", "flights", "/b", "--reingest", "--partition-columns-from-path")
     argument = json.loads(service.calls["start"][-1].argument_json)
     assert argument == {"paths": ["/b"], "reingest": True, "partition_columns_from_path": True}
