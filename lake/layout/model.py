@@ -16,24 +16,64 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import msgspec
+import pyarrow as pa
 from pydantic import ValidationError as PydanticError
 from pyiceberg.exceptions import ValidationError
 from pyiceberg.io import FileIO, InputFile, OutputFile, load_file_io
 from pyiceberg.io.fsspec import FsspecFileIO
-from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO, schema_to_pyarrow
+from pyiceberg.io.pyarrow import (
+    PyArrowFile,
+    PyArrowFileIO,
+    UnsupportedPyArrowTypeException,
+    schema_to_pyarrow,
+)
 from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionSpec
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.table.metadata import TableMetadata, TableMetadataV2
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
 
 from distop.errors import CorruptRecord, PreconditionFailed
-from distop.lake.layout.arrow import from_arrow
 from distop.lake.layout.metadata import check_columns, read_metadata
 from distop.lake.layout.properties import FORMAT_VERSION, check_properties, of_new_table
-from distop.lake.layout.schemas import check_names, refuse_twins
+from distop.lake.layout.schemas import bad_schema, check_names, refuse_twins
 from distop.lake.layout.terms import parse_partitioning
+from distop.lake.pyiceberg_arrow import schema_without_ids
 from distop.lake.storage.allowed import check_location
 from distop.lake.storage.storage import StorageOptions, io_properties
+
+
+def from_arrow(schema: pa.Schema) -> Schema:
+    """The Iceberg schema for rows of an Arrow schema, without field ids.
+
+    Raises :class:`~distop.errors.InvalidArgument` if Iceberg has no such type.
+    """
+    widened = pa.schema([column.with_type(_widened(column.type)) for column in schema])
+    try:
+        return schema_without_ids(widened)
+    except UnsupportedPyArrowTypeException as error:
+        column = error.field
+        raise bad_schema(f"column {column.name!r}: Iceberg has no type {column.type}", column.name) from error
+    except (TypeError, ValueError) as error:
+        raise bad_schema(f"this cannot be an Iceberg schema: {error}", "") from error
+
+
+def _widened(kind: pa.DataType) -> pa.DataType:
+    """The Iceberg-compatible Arrow type that holds all values of ``kind``."""
+    if pa.types.is_uint32(kind):
+        return pa.int64()
+    if pa.types.is_uint64(kind):
+        return pa.decimal128(20, 0)
+    if pa.types.is_null(kind):
+        return pa.string()
+    if pa.types.is_date64(kind):
+        return pa.date32()
+    if pa.types.is_time(kind):
+        return pa.time64("us")
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", tz="UTC" if kind.tz else None)
+    if pa.types.is_dictionary(kind):
+        return _widened(kind.value_type)
+    return kind
 
 
 class ArrowIO(PyArrowFileIO):
