@@ -25,7 +25,7 @@ from pyiceberg.types import PrimitiveType
 
 from distop.errors import IncompatibleOperation, InvalidArgument, PreconditionFailed
 from distop.lake.delta.output import add_columns
-from distop.lake.iceberg.columns import schema_updates
+from distop.lake.iceberg.append import schema_updates
 from distop.lake.iceberg.metadata_files import TableFile
 from distop.lake.iceberg.snapshots import Draft
 from distop.lake.layout import changes as layout_changes
