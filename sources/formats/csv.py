@@ -18,10 +18,9 @@ import pyarrow.compute as pc
 from pyarrow import types as is_
 from pyarrow.csv import ConvertOptions, ParseOptions, ReadOptions, read_csv
 
-from distop.lake.writing.casts import Values
+from distop.lake.writing.casts import Values, may_be_hexadecimal
 from distop.lake.writing.decimals import has_room, may_vanish
 from distop.lake.writing.floats import has_large, may_round
-from distop.lake.writing.integers import may_be_hexadecimal
 from distop.sources.formats import text_file
 from distop.sources.formats.bad_rows import Unconvertible
 from distop.sources.formats.conversion import convert

@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from distop.lake.writing.integers import _PIECE_BYTES, may_be_hexadecimal, why_refused
+from distop.lake.writing.casts import _PIECE_BYTES, may_be_hexadecimal, why_refused
 
 TEXTS = pa.array(["0x1F", None, "12", "", "0X2"], pa.large_string())
 
