@@ -10,7 +10,7 @@ import frame
 from distop.lake.layout.model import Layout
 from distop.lake.layout.schemas import parse_schema
 from distop.lake.layout.staging import format_of
-from distop.lake.outputs import output_of
+from distop.lake.rows import output_of
 from distop.metastore.records.operation import OperationArg, StepRecord
 from distop.operations import DistributedOperation, JobContext
 from distop.operations.api import Plan, PlanRequest

@@ -36,8 +36,7 @@ from distop.lake.layout.properties import check_properties, stored
 from distop.lake.layout.schemas import parse_schema
 from distop.lake.layout.staging import DELTA, FILES
 from distop.lake.layout.terms import check_terms, parse_partitioning
-from distop.lake.outputs import output_of
-from distop.lake.rows import new_layout
+from distop.lake.rows import new_layout, output_of
 from distop.lake.rules.parsing import check_option
 from distop.lake.storage.storage import storage_of
 from distop.metastore.records.operation import Effect, OperationArg

@@ -10,8 +10,7 @@ from distop.lake.layout.partitioning import Partitioner
 from distop.lake.layout.properties import check_properties
 from distop.lake.layout.schemas import parse_schema
 from distop.lake.layout.terms import check_terms
-from distop.lake.outputs import output_of
-from distop.lake.rows import new_layout
+from distop.lake.rows import new_layout, output_of
 from distop.lake.rules.parsing import check_option
 from distop.lake.storage.allowed import check_location
 from distop.lake.storage.storage import opened_with

@@ -21,11 +21,10 @@ from distop.lake.iceberg.metadata_files import TableFile
 from distop.lake.layout.evolution import Evolution, evolved, may_widen
 from distop.lake.layout.model import Layout
 from distop.lake.layout.schemas import parse_schema
-from distop.lake.outputs import output_of
 from distop.lake.predicates import syntax
 from distop.lake.predicates.binding import bind
 from distop.lake.rewriting.replace_partitions import added_by
-from distop.lake.rows import new_layout, table_layout
+from distop.lake.rows import new_layout, output_of, table_layout
 from distop.lake.rules.parsing import rules_of
 from distop.lake.storage.storage import storage_of
 from distop.operations import PlanRequest

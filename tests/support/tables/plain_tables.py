@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 from distop.commit.contract import FinishContext, StepContext
 from distop.commit.execution import execute, undo
 from distop.lake.layout.model import Layout
-from distop.lake.outputs import FilesOutput
 from distop.lake.plain.publish import FilesPublish, visible_files
+from distop.lake.rows import FilesOutput
 from distop.lake.storage.storage import file_system
 from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.records.keyspace import Keyspace

@@ -14,8 +14,7 @@ from distop.errors import InvalidArgument, PreconditionFailed, StepConflict
 from distop.lake.delta.commit import DeltaArgument, DeltaCommit
 from distop.lake.delta.output import delta_schema
 from distop.lake.layout.model import Layout
-from distop.lake.outputs import output_of
-from distop.lake.rows import rows_plan
+from distop.lake.rows import output_of, rows_plan
 from distop.metastore.records.operation import OperationArg
 from distop.metastore.records.table import TableRecord
 from distop.operations.api import PlanRequest

@@ -18,8 +18,8 @@ from distop.lake.layout.hive import PartitionValues, escaped, named_values
 from distop.lake.layout.model import Layout
 from distop.lake.layout.owner import take_folder
 from distop.lake.layout.schemas import parse_schema
-from distop.lake.outputs import FilesOutput
 from distop.lake.plain.publish import FilesHead, FilesPublish
+from distop.lake.rows import FilesOutput
 from distop.lake.storage.storage import file_system
 from distop.lake.writing import file_lists
 from distop.metastore.etcd.txn import KeyValue, Put
