@@ -30,8 +30,7 @@ from pyiceberg.io import FileIO
 from pyiceberg.schema import Schema
 from pyiceberg.typedef import EMPTY_DICT
 
-from distop.lake.index.keys import Key, key_of, key_type
-from distop.lake.index.manifest import IndexManifest, IndexPart, read_manifest
+from distop.lake.index.manifest import IndexManifest, IndexPart, Key, key_of, key_type, read_manifest
 from distop.lake.predicates import binding
 from distop.metastore.crashpoints import reached
 
