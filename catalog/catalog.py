@@ -46,7 +46,7 @@ from distop.catalog.updates import (
 )
 from distop.catalog.view_catalog import ViewCatalog
 from distop.errors import CorruptRecord, InvalidArgument
-from distop.lake.cleanup.reachable import Files, files_of_table
+from distop.lake.cleanup.orphans import Files, files_of_table
 from distop.lake.iceberg.metadata_files import in_order
 from distop.lake.layout.metadata import read_metadata
 from distop.lake.layout.model import file_io

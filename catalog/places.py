@@ -13,7 +13,7 @@ from uuid import uuid4
 from pyiceberg.catalog import LOCATION, WAREHOUSE_LOCATION
 
 from distop.errors import DistopError, LocationInUse
-from distop.lake.cleanup.reachable import Files
+from distop.lake.cleanup.orphans import Files
 from distop.lake.layout.owner import give_folder_up, is_free, mark_folder, take_folder
 from distop.lake.storage.listing import remove_files
 from distop.lake.storage.storage import StorageOptions, storage_from, storage_of

@@ -17,7 +17,7 @@ from pyiceberg.table.update import RemovePartitionStatisticsUpdate, RemoveSnapsh
 
 from distop.commit.contract import Contribution, FinishContext, TransactionalStep
 from distop.errors import CorruptRecord
-from distop.lake.cleanup.reachable import files_of
+from distop.lake.cleanup.orphans import files_of
 from distop.lake.iceberg.append import dropped_metadata
 from distop.lake.iceberg.branches import ids_of_branches
 from distop.lake.iceberg.metadata_files import TableFile

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from distop.lake.cleanup.reachable import Files
+from distop.lake.cleanup.orphans import Files
 from distop.lake.cleanup.staged import sweep
 from support.tables.indexing import Indexing
 from support.tables.publishing import Table, local, new_table, rows
