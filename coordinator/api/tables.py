@@ -173,7 +173,7 @@ def _altered(
 
 
 def _check_options(record: TableRecord) -> None:
-    from distop.lake.table_options import check_options  # loads pyiceberg, in the thread that calls this
+    from distop.lake.altering import check_options  # loads pyiceberg, in the thread that calls this
 
     check_options(record)
 

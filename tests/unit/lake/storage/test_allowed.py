@@ -18,6 +18,7 @@ from distop.catalog.catalog import EtcdCatalog
 from distop.cli.options.services import AllowOptions
 from distop.errors import InvalidArgument, NotAllowed, Unavailable
 from distop.executor.launch.spark_task import SparkTask
+from distop.lake.altering import check_options
 from distop.lake.layout.model import Layout, file_io
 from distop.lake.storage import allowed
 from distop.lake.storage import storage as storage_module
@@ -30,7 +31,6 @@ from distop.lake.storage.storage import (
     opened_with,
     storage_from,
 )
-from distop.lake.table_options import check_options
 from distop.metastore.records.locations import canonical
 from distop.metastore.records.operation import OperationArg
 from distop.metastore.records.record import encode
