@@ -58,7 +58,7 @@ from distop.proto.json_text import from_json
 
 if TYPE_CHECKING:
     from distop.lake.altering import Altered
-    from distop.lake.layout.changes import Change
+    from distop.lake.layout.evolution import Change
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ class Altering:
         IncompatibleOperation
             A running operation would fail because of it.
         """
-        from distop.lake.layout.changes import parse_changes
+        from distop.lake.layout.evolution import parse_changes
 
         changes = parse_changes([from_json(text, "changes") for text in request.changes_json])
         request_id = request.request_id or uuid.uuid4().hex

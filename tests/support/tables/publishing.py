@@ -20,7 +20,7 @@ from distop.lake.altering import altered
 from distop.lake.iceberg.append import IcebergAppend
 from distop.lake.iceberg.metadata_files import TableFile
 from distop.lake.iceberg.snapshots import Draft
-from distop.lake.layout.changes import parse_changes
+from distop.lake.layout.evolution import parse_changes
 from distop.lake.layout.model import Layout, load_metadata
 from distop.lake.storage.storage import io_properties
 from distop.lake.writing.writer import StagedWriter

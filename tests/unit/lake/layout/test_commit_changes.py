@@ -14,8 +14,7 @@ from pyiceberg.types import LongType, NestedField
 from distop.catalog.publishing import check_readable
 from distop.errors import InvalidArgument, SchemaConflict
 from distop.lake.altering import altered
-from distop.lake.layout.changes import changed_columns, parse_changes
-from distop.lake.layout.evolution import evolved, put_on
+from distop.lake.layout.evolution import changed_columns, evolved, parse_changes, put_on
 from distop.lake.layout.model import Layout
 from distop.lake.layout.schemas import parse_schema
 from distop.lake.layout.sizes import MAX_ID

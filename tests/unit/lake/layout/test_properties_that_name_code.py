@@ -11,7 +11,7 @@ from distop.errors import InvalidArgument
 from distop.lake.altering import altered
 from distop.lake.iceberg.metadata_files import TableFile
 from distop.lake.iceberg.snapshots import Draft
-from distop.lake.layout.changes import SetProperties
+from distop.lake.layout.evolution import SetProperties
 from distop.lake.layout.model import Layout, file_io, load_metadata
 from distop.lake.layout.properties import check_properties, inert
 from distop.metastore.records.table import TableRecord
