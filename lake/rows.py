@@ -20,8 +20,8 @@ from distop.lake.delta.commit import delta_table, refuse_unwritable
 from distop.lake.delta.output import MAX_INLINE_JOBS, DeltaFileList, check_layout, layout_of, refuse_data
 from distop.lake.iceberg.content import data_at, not_empty, other_partitioning
 from distop.lake.iceberg.metadata_files import TableFile
-from distop.lake.layout.hive import check_folders, never_empty
 from distop.lake.layout.model import DEFAULT_PROPERTIES, Layout
+from distop.lake.layout.partitioning import check_folders, never_empty
 from distop.lake.layout.schemas import parse_schema
 from distop.lake.layout.staging import DELTA, FILES, ICEBERG, OUTPUT, ROWS, data_folder, format_of
 from distop.lake.plain.publish import PlainFileList, refuse_files

@@ -31,8 +31,8 @@ from distop.lake.delta.commit import (
     types_of,
 )
 from distop.lake.layout.evolution import evolution_of
-from distop.lake.layout.hive import check_folders
 from distop.lake.layout.model import Layout
+from distop.lake.layout.partitioning import check_folders
 from distop.lake.layout.staging import PRIVATE
 from distop.lake.storage.storage import StorageOptions
 from distop.lake.writing.file_lists import PrivateFileList, WrittenFile

@@ -33,9 +33,8 @@ from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.typedef import Record
 from pyiceberg.utils.decimal import unscaled_to_decimal
 
-from distop.lake.layout.hive import PartitionValues, columns_in_files, never_empty
 from distop.lake.layout.model import Layout
-from distop.lake.layout.partitioning import PartitionKey
+from distop.lake.layout.partitioning import PartitionKey, PartitionValues, columns_in_files, never_empty
 from distop.lake.layout.staging import PRIVATE
 from distop.lake.writing.manifests import ManifestBuilder, summaries_to_json
 from distop.lake.writing.sorting import keys_of

@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from distop.errors import ArgumentTooLarge
-from distop.lake.layout.hive import named_columns, named_values
 from distop.lake.layout.model import Layout
+from distop.lake.layout.partitioning import named_columns, named_values
 from distop.lake.rows import table_layout
 from distop.operations import PlanRequest, WatermarkMove
 from distop.operations.arguments import invalid

@@ -24,8 +24,8 @@ from pyiceberg.schema import Schema
 
 from distop.errors import ArgumentTooLarge
 from distop.lake.layout.evolution import Evolution
-from distop.lake.layout.hive import named_values
 from distop.lake.layout.model import Layout
+from distop.lake.layout.partitioning import named_values
 from distop.lake.rules.model import RuleSet
 from distop.operations import OperationArg, Plan
 from distop.operations.plans import Shared, plan_of

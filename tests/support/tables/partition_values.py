@@ -13,8 +13,8 @@ from pyiceberg.io.pyarrow import parquet_file_to_data_file
 from pyiceberg.table import TableProperties
 from pyiceberg.typedef import Record
 
-from distop.lake.layout.hive import columns_in_files
 from distop.lake.layout.model import Layout
+from distop.lake.layout.partitioning import columns_in_files
 from distop.lake.layout.schemas import parse_schema
 from distop.lake.writing.file_lists import IcebergFileList
 from distop.lake.writing.writer import StagedWriter

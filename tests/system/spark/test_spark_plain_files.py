@@ -6,8 +6,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from distop.lake.layout.hive import PartitionValues, named_values
 from distop.lake.layout.model import Layout
+from distop.lake.layout.partitioning import PartitionValues, named_values
 from support.tables.plain_tables import PlainTable
 from support.tables.publishing import ROWS
 

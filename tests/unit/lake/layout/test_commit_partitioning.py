@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 from pyiceberg.transforms import parse_transform
 
 from distop.errors import BadRow, InvalidArgument
-from distop.lake.layout.hive import PartitionValues
 from distop.lake.layout.model import Layout
-from distop.lake.layout.partitioning import Partitioner, transform_function
+from distop.lake.layout.partitioning import Partitioner, PartitionValues, transform_function
 from distop.lake.layout.schemas import parse_schema
 
 longs = st.integers(-(2**63) + 10, 2**63 - 1)
