@@ -36,9 +36,8 @@ from pyiceberg.types import (
 from distop.errors import JobFailed
 from distop.lake.iceberg.metadata_files import TableFile
 from distop.lake.layout.model import Layout, file_io
-from distop.lake.predicates.binding import ALL, within
+from distop.lake.predicates.binding import ALL, at_least, within
 from distop.lake.predicates.proofs import Pruning
-from distop.lake.predicates.rows import at_least
 from distop.lake.rewriting.plan import SnapshotPlan, concerned_by, planned_on
 from distop.lake.rewriting.publish import ADDED, READ, REMOVED, changed_files
 from distop.lake.storage.storage import storage_of

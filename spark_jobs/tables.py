@@ -52,9 +52,8 @@ from distop.lake.layout.model import check_format, file_io, load_metadata
 from distop.lake.layout.partitioning import identity_columns, partition_path
 from distop.lake.layout.properties import FORMAT_VERSION
 from distop.lake.layout.schemas import check_types, fields_within
-from distop.lake.predicates.binding import ALL, Predicate, predicate_of
+from distop.lake.predicates.binding import ALL, Predicate, chosen, predicate_of
 from distop.lake.predicates.proofs import Pruning, matching_groups
-from distop.lake.predicates.rows import chosen
 from distop.lake.pyiceberg_arrow import batches_of, scan_of
 from distop.lake.rewriting.deletes import Deletes, equality_fields
 from distop.lake.storage.storage import StorageOptions

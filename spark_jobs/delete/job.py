@@ -17,8 +17,7 @@ from pyiceberg.table.metadata import TableMetadata
 
 from distop.errors import JobFailed, PreconditionFailed
 from distop.lake.layout.model import Layout
-from distop.lake.predicates.binding import predicate_of
-from distop.lake.predicates.rows import chosen, others
+from distop.lake.predicates.binding import chosen, others, predicate_of
 from distop.lake.rewriting.plan import Concerned, DeletePlan, concerned_shared, snapshot_plan
 from distop.lake.rewriting.publish import READ, REMOVED, changed_files
 from distop.lake.writing.file_lists import IcebergFileList

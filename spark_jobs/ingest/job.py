@@ -18,8 +18,7 @@ from pyiceberg.schema import Schema
 from distop.errors import CorruptRecord, JobFailed, OffsetsLost
 from distop.lake.layout.model import file_io
 from distop.lake.layout.staging import quarantine_folder
-from distop.lake.predicates.binding import ALL, Always, Predicate, predicate_of
-from distop.lake.predicates.rows import chosen, truth
+from distop.lake.predicates.binding import ALL, Always, Predicate, chosen, predicate_of, truth
 from distop.lake.rows import output_of
 from distop.lake.storage.storage import StorageOptions
 from distop.lake.writing.casts import check_never_empty

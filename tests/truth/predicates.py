@@ -29,9 +29,18 @@ from pyiceberg.expressions.literals import DateLiteral, LongLiteral, StringLiter
 
 from distop.lake.layout.model import Layout, file_io
 from distop.lake.layout.schemas import parse_schema
-from distop.lake.predicates.binding import And, BoundComparison, Node, OneOf, Or, Predicate, predicate_of
+from distop.lake.predicates.binding import (
+    And,
+    BoundComparison,
+    Node,
+    OneOf,
+    Or,
+    Predicate,
+    chosen,
+    predicate_of,
+    truth,
+)
 from distop.lake.predicates.proofs import Pruning
-from distop.lake.predicates.rows import chosen, truth
 from distop.lake.rules.model import Rule, RuleSet
 from distop.lake.storage.allowed import ALL as EVERYWHERE
 from distop.lake.writing.writer import StagedWriter

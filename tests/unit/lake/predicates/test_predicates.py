@@ -14,8 +14,7 @@ from pyiceberg.types import LongType, NestedField, StringType, StructType
 from distop.lake.layout.model import Layout
 from distop.lake.layout.schemas import parse_schema
 from distop.lake.predicates import syntax
-from distop.lake.predicates.binding import predicate_of
-from distop.lake.predicates.rows import chosen, others, truth
+from distop.lake.predicates.binding import chosen, others, predicate_of, truth
 from support.refusals import refused
 from truth.predicates import Case, Reference, cases, differences_of
 
