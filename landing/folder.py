@@ -39,8 +39,7 @@ import fsspec
 from distop.client.backlog import Ordering
 from distop.client.blocking import Client
 from distop.errors import DistopError, NotFound, SourceIncomplete, Unavailable
-from distop.lake.storage.listing import version
-from distop.lake.storage.storage import require_file_system
+from distop.lake.storage.storage import require_file_system, version
 from distop.landing.walk import (
     BACKFILL,
     HISTORY_DONE,

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import fsspec
 
 from distop.errors import InvalidArgument, encodable
-from distop.lake.storage.listing import modified, version
+from distop.lake.storage.storage import modified, version
 
 SUCCESS, POINTER, HISTORY_DONE, BACKFILL = "_SUCCESS", "_POINTER", "_HISTORYDONE", "_BACKFILL"
 CONFIG, ORDER_ME = "_config", "ORDERME"

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 
 from distop.errors import Cancelled, SourceIncomplete
-from distop.lake.storage.listing import version
+from distop.lake.storage.storage import version
 from distop.operations.arguments import invalid
 from distop.sources.formats.files import MAX_PATHS, checked_url, resolve
 

@@ -26,8 +26,7 @@ from distop.lake.iceberg.provenance import done_by, rewound
 from distop.lake.iceberg.watermarks import is_after
 from distop.lake.index.manifest import FOLDER as INDEX
 from distop.lake.layout.staging import PRIVATE
-from distop.lake.storage.listing import Entry
-from distop.lake.storage.storage import storage_of
+from distop.lake.storage.storage import Entry, storage_of
 from distop.lake.writing.prepared import is_spared
 from distop.metastore.backlog.batches import AppliedRecord, ordering_of
 from distop.metastore.backlog.undoing import Done, RollbackDifference, UndoneRecord, batch_keys, rollback_txn

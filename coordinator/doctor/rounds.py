@@ -45,7 +45,7 @@ from distop.errors import (
     Compacted,
     TableNotFound,
 )
-from distop.lake.storage.listing import remove_files, remove_if_empty
+from distop.lake.storage.storage import remove_files, remove_if_empty
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.health import read_health
 from distop.metastore.etcd.txn import Get

@@ -19,8 +19,7 @@ from distop.coordinator.doctor.findings import DOCTOR, Finding, Reported
 from distop.coordinator.recovery.table import RestoredTable, TableMending
 from distop.errors import CorruptRecord, PreconditionFailed, TableNotFound
 from distop.lake.layout.owner import owner_file, owners
-from distop.lake.storage.listing import Entry, entries
-from distop.lake.storage.storage import StorageOptions, storage_of
+from distop.lake.storage.storage import Entry, StorageOptions, entries, storage_of
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import DeleteRange, Get, KeyValue, Put, Txn, unchanged
 from distop.metastore.etcd.update import settle

@@ -19,8 +19,7 @@ from distop.lake.delta.commit import delta_library
 from distop.lake.iceberg.ahead import Ahead, Unclear, find_ahead
 from distop.lake.iceberg.watermarks import is_after
 from distop.lake.plain.publish import visible_files
-from distop.lake.storage.listing import modified
-from distop.lake.storage.storage import delta_options, file_system, storage_of
+from distop.lake.storage.storage import delta_options, file_system, modified, storage_of
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import DeleteRange, Get, KeyValue, Put, Txn, absent, equals, unchanged
 from distop.metastore.etcd.update import settle

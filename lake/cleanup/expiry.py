@@ -25,7 +25,7 @@ from distop.lake.iceberg.snapshots import Draft
 from distop.lake.layout.model import file_io, load_metadata
 from distop.lake.layout.owner import owners
 from distop.lake.layout.properties import check_may_remove
-from distop.lake.storage.listing import remove_files
+from distop.lake.storage.storage import remove_files
 from distop.metastore.crashpoints import reached
 from distop.metastore.records.operation import HistoryRecord, OperationArg
 from distop.metastore.records.record import decode

@@ -21,8 +21,7 @@ from distop.lake.index.manifest import FOLDER as INDEX
 from distop.lake.layout.model import file_io, load_metadata, schema_with
 from distop.lake.layout.partitioning import has_doubles, is_rounded
 from distop.lake.layout.staging import ICEBERG, PRIVATE
-from distop.lake.storage.listing import Entry, entries
-from distop.lake.storage.storage import StorageOptions, storage_of
+from distop.lake.storage.storage import Entry, StorageOptions, entries, storage_of
 from distop.metastore.records.table import TableRecord, Watermarks
 
 _STAGING = {ICEBERG: ("data", "metadata", INDEX)}

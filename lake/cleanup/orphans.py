@@ -38,8 +38,7 @@ from distop.lake.iceberg.metadata_files import TableFile
 from distop.lake.layout.model import file_io, load_metadata
 from distop.lake.layout.owner import owners
 from distop.lake.layout.properties import check_may_remove
-from distop.lake.storage.listing import entries, inside, remove_files
-from distop.lake.storage.storage import FILES_AT_ONCE
+from distop.lake.storage.storage import FILES_AT_ONCE, entries, inside, remove_files
 from distop.lake.writing.prepared import is_spared
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.txn import Put, Txn, unchanged

@@ -12,8 +12,15 @@ from distop.errors import CorruptRecord, LocationNotOwned, UnsupportedType
 from distop.lake.layout.owner import give_folder_up, is_empty, owners, take_folder
 from distop.lake.layout.properties import check_may_remove
 from distop.lake.layout.staging import PRIVATE
-from distop.lake.storage.listing import entries, remove_file
-from distop.lake.storage.storage import FILES_AT_ONCE, StorageOptions, file_system, protocol_of, storage_of
+from distop.lake.storage.storage import (
+    FILES_AT_ONCE,
+    StorageOptions,
+    entries,
+    file_system,
+    protocol_of,
+    remove_file,
+    storage_of,
+)
 from distop.lake.storage.stored_file import OBJECT_STORES
 from distop.metastore.crashpoints import reached
 from distop.metastore.records.table import DropRecord, Head, TableRecord

@@ -24,7 +24,7 @@ from distop.lake.cleanup.orphans import remove_orphans
 from distop.lake.index.publish import sweep_index
 from distop.lake.layout.model import file_io
 from distop.lake.layout.staging import format_of, kept_folders, passing_folders_of
-from distop.lake.storage.listing import entries, inside, remove_files, remove_if_empty
+from distop.lake.storage.storage import entries, inside, remove_files, remove_if_empty
 from distop.lake.writing.prepared import LIST, read_list
 from distop.metastore.crashpoints import reached
 from distop.metastore.records.operation import HistoryRecord, JobRecord, OperationArg

@@ -19,8 +19,7 @@ from distop.errors import CorruptRecord, PreconditionFailed
 from distop.lake.iceberg import provenance
 from distop.lake.iceberg.metadata_files import Lineage, lineage_of
 from distop.lake.layout.model import load_metadata
-from distop.lake.storage.listing import entries
-from distop.lake.storage.storage import StorageOptions
+from distop.lake.storage.storage import StorageOptions, entries
 from distop.metastore.records.record import from_json
 from distop.metastore.records.table import Watermarks
 

@@ -19,7 +19,7 @@ from distop.commit.contract import Contribution, FinishContext, TransactionalSte
 from distop.errors import Conflict, CorruptRecord
 from distop.lake.index.manifest import FOLDER, IndexManifest, IndexPart, read_manifest, write_manifest
 from distop.lake.index.plan import Build
-from distop.lake.storage.listing import entries, inside, remove_files, remove_if_empty
+from distop.lake.storage.storage import entries, inside, remove_files, remove_if_empty
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.txn import Put, Txn, unchanged
 from distop.metastore.records.operation import HistoryRecord, JobRecord, OperationArg

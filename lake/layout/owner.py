@@ -16,8 +16,14 @@ from pathlib import PurePath
 
 from distop.errors import LocationInUse, NotAllowed
 from distop.lake.layout.staging import PRIVATE
-from distop.lake.storage.listing import entries, remove_file, remove_if_empty
-from distop.lake.storage.storage import StorageOptions, file_system, protocol_of
+from distop.lake.storage.storage import (
+    StorageOptions,
+    entries,
+    file_system,
+    protocol_of,
+    remove_file,
+    remove_if_empty,
+)
 from distop.metastore.records.locations import places_above
 
 _STEM = "table-"

@@ -20,8 +20,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from distop.errors import CorruptRecord, PreconditionFailed
-from distop.lake.storage.listing import entries
-from distop.lake.storage.storage import StorageOptions, file_system
+from distop.lake.storage.storage import StorageOptions, entries, file_system
 from distop.metastore.records.record import from_json
 
 MAX_KEPT_BYTES = 1 << 20

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from distop.errors import PermanentStepError, StepConflict
-from distop.lake.storage.listing import entity_tag, modified
-from distop.lake.storage.storage import S3, StorageOptions, file_system, protocol_of
+from distop.lake.storage.storage import S3, StorageOptions, entity_tag, file_system, modified, protocol_of
 from distop.metastore.records.operation import OperationArg
 
 OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "memory"})

@@ -25,8 +25,7 @@ from distop.errors import (
     SourceUnreadable,
 )
 from distop.lake.storage.allowed import check_source
-from distop.lake.storage.listing import entity_tag, modified
-from distop.lake.storage.storage import require_file_system, web_options
+from distop.lake.storage.storage import entity_tag, modified, require_file_system, web_options
 from distop.metastore.records.locations import refuse_password
 from distop.operations.arguments import invalid
 

@@ -13,7 +13,7 @@ from distop.coordinator.completion.collector import Collector
 from distop.coordinator.starting.services import Term
 from distop.coordinator.state.tracker import Tracked
 from distop.coordinator.work.work import Work
-from distop.lake.storage.listing import entries
+from distop.lake.storage.storage import entries
 from distop.metastore.members.election import Epoch
 from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import HistoryRecord, OperationArg

@@ -8,7 +8,7 @@ from pyiceberg.io import SCHEMA_TO_FILE_IO
 
 from distop.lake.cleanup.staged import sweep
 from distop.lake.layout.model import Layout
-from distop.lake.storage.listing import entries, remove_files, remove_if_empty
+from distop.lake.storage.storage import entries, remove_files, remove_if_empty
 from support.tables.publishing import ROWS, Table, rows
 
 IMPLEMENTATIONS = ["pyiceberg.io.pyarrow.PyArrowFileIO", "pyiceberg.io.fsspec.FsspecFileIO"]
