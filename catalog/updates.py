@@ -28,9 +28,8 @@ from pyiceberg.table.sorting import SortOrder
 from pyiceberg.view.metadata import ViewVersion
 
 from distop.errors import InvalidArgument
-from distop.lake.layout.properties import FORMAT, check_properties
+from distop.lake.layout.properties import FORMAT, MAX_ID, check_properties
 from distop.lake.layout.schemas import check_fields, check_schema
-from distop.lake.layout.sizes import MAX_ID
 from distop.metastore.records.table import TableRecord
 
 MAX_LONG = (1 << 63) - 1

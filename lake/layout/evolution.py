@@ -23,8 +23,8 @@ from pyiceberg.types import NestedField
 
 from distop.errors import CorruptRecord, InvalidArgument, SchemaConflict
 from distop.lake.layout.model import Layout
+from distop.lake.layout.properties import MAX_ID
 from distop.lake.layout.schemas import fields_within, parse_schema, refuse_twins
-from distop.lake.layout.sizes import MAX_ID
 from distop.metastore.records.names import unreadable
 from distop.metastore.records.operation import OperationArg
 from distop.metastore.records.record import convert

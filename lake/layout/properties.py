@@ -1,4 +1,7 @@
-"""Which table properties are stored, and which are refused because libraries act on them."""
+"""Which table properties are stored, and which are refused because libraries act on them; limits of a schema.
+
+Loads nothing heavy: arguments are checked before libraries are loaded.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,19 @@ from typing import Any, Literal
 
 from distop.errors import InvalidArgument, PreconditionFailed
 from distop.metastore.records.locations import canonical, place_of
+
+MAX_COLUMNS, MAX_COLUMN_NAME, MAX_COLUMN_DOC = 10_000, 1_000, 10_000
+"""Columns of one table; characters of a name, and of a comment."""
+
+MAX_FIELDS = 1_000
+"""Fields to partition or to sort by."""
+
+MAX_NESTING = 32
+"""Levels of nested values."""
+
+MAX_ID = 2_147_483_447
+"""Of columns and partition fields; Iceberg keeps the 200 above it for its own columns. For schemas, partition
+specs and sort orders, too, whose ids have 31 bits."""
 
 MAX_PROPERTIES, MAX_PROPERTY_NAME, MAX_PROPERTY, MAX_MAPPING = 256, 256, 16 << 10, 1 << 20
 """Limits: properties of a table; characters of a name, of a value, and of the name mapping."""

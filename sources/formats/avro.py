@@ -26,7 +26,7 @@ import pyarrow as pa
 from pyarrow import types as is_
 
 from distop.errors import DistopError, library
-from distop.lake.layout.sizes import MAX_COLUMNS
+from distop.lake.layout.properties import MAX_COLUMNS
 from distop.sources.formats.bad_rows import Unconvertible, refused
 from distop.sources.formats.conversion import NOT_UTF_8, convert
 from distop.sources.formats.files import OpenFile

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from distop.lake.layout.sizes import MAX_COLUMN_NAME, MAX_COLUMNS
+from distop.lake.layout.properties import MAX_COLUMN_NAME, MAX_COLUMNS
 from distop.sources.formats.bad_rows import Rows
 from distop.sources.formats.files import OpenFile
 from distop.sources.formats.types import convertible, name_of, new_fields

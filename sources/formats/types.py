@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 from pyarrow import types as is_
 
-from distop.lake.layout.sizes import MAX_NESTING
+from distop.lake.layout.properties import MAX_NESTING
 from distop.lake.writing.decimals import with_room
 from distop.sources.formats.times import UTC
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
-from distop.lake.layout.sizes import MAX_COLUMN_NAME, MAX_COLUMNS
+from distop.lake.layout.properties import MAX_COLUMN_NAME, MAX_COLUMNS
 from distop.lake.rules.model import ChecksArgument
 from distop.operations import OperationOptions, PlanRequest
 from distop.operations.arguments import invalid, parse

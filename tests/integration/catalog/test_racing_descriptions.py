@@ -14,7 +14,7 @@ from pyiceberg.types import LongType, NestedField
 
 from distop.catalog.catalog import EtcdCatalog
 from distop.errors import InvalidArgument
-from distop.lake.layout.sizes import MAX_ID
+from distop.lake.layout.properties import MAX_ID
 from support.tables.catalogs import SCHEMA, ids
 
 ONCE = {"commit.retry.num-retries": "0"}

@@ -16,8 +16,8 @@ from distop.errors import InvalidArgument, SchemaConflict
 from distop.lake.altering import altered
 from distop.lake.layout.evolution import changed_columns, evolved, parse_changes, put_on
 from distop.lake.layout.model import Layout
+from distop.lake.layout.properties import MAX_ID
 from distop.lake.layout.schemas import parse_schema
-from distop.lake.layout.sizes import MAX_ID
 from distop.lake.pyiceberg_arrow import schema_without_ids
 from distop.lake.rewriting.modes import IcebergOverwrite
 from distop.metastore.records.table import TableRecord
