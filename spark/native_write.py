@@ -28,11 +28,11 @@ from pyspark.sql import Observation
 from pyspark.sql import functions as f
 
 from distop.errors import BadRow, CorruptRecord, PreconditionFailed
+from distop.lake.iceberg.takeover import PreparedTask, folder_of
 from distop.lake.layout.model import Layout
 from distop.lake.layout.partitioning import Partitioner, PartitionKey
 from distop.lake.storage.storage import entries
 from distop.lake.writing.file_lists import IcebergFileList, WrittenFile
-from distop.lake.writing.prepared import PreparedTask, folder_of
 from distop.sources.formats.columns import fitting
 from distop.sources.formats.types import table_type
 from distop.spark import publication as publishing

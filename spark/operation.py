@@ -14,10 +14,10 @@ import msgspec
 
 from distop.commit.contract import IGNORED, Contribution, FinishContext, TransactionalStep
 from distop.errors import AlreadyIngested, CorruptRecord, PreconditionFailed, StreamGap, WriteTooOld
+from distop.lake.iceberg.takeover import LIST, MAX_AGE_S, TYPE, age_of
 from distop.lake.layout.model import Layout
 from distop.lake.rows import rows_steps
 from distop.lake.rules.parsing import refuse_unchecked
-from distop.lake.writing.prepared import LIST, MAX_AGE_S, TYPE, age_of
 from distop.metastore.records.operation import Effect, OperationArg, StepRecord, WatermarkMove
 from distop.operations.api import DistributedOperation, Plan, PlanRequest, Role, Scope
 from distop.operations.arguments import invalid

@@ -28,7 +28,7 @@ from typing import Any, TypeVar
 
 from distop import errors
 from distop.client import Client, Operation, OperationState
-from distop.lake.writing.prepared import TYPE, PreparedTask, write_list
+from distop.lake.iceberg.takeover import TYPE, PreparedTask, write_list
 from distop.metastore.crashpoints import reached
 from distop.spark.operation import GAVE_UP
 from distop.spark.target import WriteTarget

@@ -28,8 +28,8 @@ from pyspark.sql.types import StructType
 from distop.client import Client
 from distop.errors import Conflict, CorruptRecord, PreconditionFailed
 from distop.lake.iceberg.content import named
+from distop.lake.iceberg.takeover import PreparedTask
 from distop.lake.layout.model import file_io, load_metadata
-from distop.lake.writing.prepared import PreparedTask
 from distop.sources.formats.columns import fitting
 from distop.spark.options import ReadOptions, WriteOptions, read_options, write_options
 from distop.spark.publication import GIVE_UP_S, Deadline, Publication, give_up, publish

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 from distop.client import Client, Table
 from distop.errors import InvalidArgument, PreconditionFailed, TableExists, TableNotFound
 from distop.lake.iceberg.metadata_files import TableFile
+from distop.lake.iceberg.takeover import folder_of, new_write
 from distop.lake.layout.model import DEFAULT_PROPERTIES, Layout, file_io
 from distop.lake.layout.owner import take_folder
 from distop.lake.layout.schemas import parse_schema
 from distop.lake.rules.parsing import refuse_unchecked
-from distop.lake.writing.prepared import folder_of, new_write
 from distop.lake.writing.writer import StagedWriter
 from distop.sources.formats.columns import check_columns, columns_for
 from distop.spark.options import Common, WriteOptions

@@ -23,11 +23,11 @@ from distop.coordinator.work.work import LIMIT_S
 from distop.errors import Busy, CorruptRecord, DistopError, PreconditionFailed, UnsupportedType
 from distop.lake.cleanup.inspection import TableView, staged_files, staged_folders, view_table
 from distop.lake.iceberg.provenance import done_by, rewound
+from distop.lake.iceberg.takeover import is_spared
 from distop.lake.iceberg.watermarks import is_after
 from distop.lake.index.manifest import FOLDER as INDEX
 from distop.lake.layout.staging import PRIVATE
 from distop.lake.storage.storage import Entry, storage_of
-from distop.lake.writing.prepared import is_spared
 from distop.metastore.backlog.batches import AppliedRecord, ordering_of
 from distop.metastore.backlog.undoing import Done, RollbackDifference, UndoneRecord, batch_keys, rollback_txn
 from distop.metastore.etcd.client import EtcdClient

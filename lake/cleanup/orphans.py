@@ -3,7 +3,7 @@
 A file is an orphan if no known snapshot and no known metadata file of the table refers to it, it is not in a
 folder of an operation that still has keys, and it is older than a grace period. Files of operations are safe
 with any grace period: their folders are known, and so are those of writes through Spark
-(:mod:`distop.lake.writing.prepared`). The grace period is for programs that write files first and commit
+(:mod:`distop.lake.iceberg.takeover`). The grace period is for programs that write files first and commit
 later.
 
 Nothing is removed from a folder that is not the table's own (:mod:`distop.lake.layout.owner`).
@@ -35,11 +35,11 @@ from pyiceberg.table.snapshots import Snapshot
 from distop.commit.contract import Contribution, FinishContext, TransactionalStep
 from distop.errors import CorruptRecord
 from distop.lake.iceberg.metadata_files import TableFile
+from distop.lake.iceberg.takeover import is_spared
 from distop.lake.layout.model import file_io, load_metadata
 from distop.lake.layout.owner import owners
 from distop.lake.layout.properties import check_may_remove
 from distop.lake.storage.storage import FILES_AT_ONCE, entries, inside, remove_files
-from distop.lake.writing.prepared import is_spared
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.txn import Put, Txn, unchanged
 from distop.metastore.records.operation import HistoryRecord, OperationArg

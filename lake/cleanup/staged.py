@@ -21,11 +21,11 @@ from distop.commit.partial import selection
 from distop.errors import CorruptRecord
 from distop.lake.cleanup.expiry import remove_expired
 from distop.lake.cleanup.orphans import remove_orphans
+from distop.lake.iceberg.takeover import LIST, read_list
 from distop.lake.index.publish import sweep_index
 from distop.lake.layout.model import file_io
 from distop.lake.layout.staging import format_of, kept_folders, passing_folders_of
 from distop.lake.storage.storage import entries, inside, remove_files, remove_if_empty
-from distop.lake.writing.prepared import LIST, read_list
 from distop.metastore.crashpoints import reached
 from distop.metastore.records.operation import HistoryRecord, JobRecord, OperationArg
 from distop.operations.job import staging_folder, staging_stem

@@ -18,7 +18,7 @@ from chaos.cluster import Cluster
 from chaos.ledger import Batch, Book, Sources, Started
 from distop.client import AsyncClient
 from distop.errors import DistopError, TableExists
-from distop.lake.writing.prepared import TYPE, folder_of
+from distop.lake.iceberg.takeover import TYPE, folder_of
 from distop.metastore.operations.retention import entry_of
 from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import HistoryRecord

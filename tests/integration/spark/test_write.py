@@ -20,8 +20,8 @@ from distop.errors import (
     WriteGivenUp,
     WriteTooOld,
 )
+from distop.lake.iceberg.takeover import PreparedTask
 from distop.lake.writing import prepared
-from distop.lake.writing.prepared import PreparedTask
 from distop.metastore.etcd.config import EtcdConfig
 from distop.spark.publication import Publication, WriteOutcome
 from distop.spark.target import WriteTarget

@@ -8,7 +8,7 @@ import pyarrow as pa
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from distop.client import Client
-from distop.lake.writing.prepared import PreparedTask
+from distop.lake.iceberg.takeover import PreparedTask
 from distop.spark.options import WriteOptions
 from distop.spark.publication import Deadline, Publication, WriteOutcome, give_up, publish
 from distop.spark.target import WriteTarget, open_target

@@ -92,7 +92,7 @@ NO_TYPES = {
         ): "what the page has a button for, as the command line has commands"
         for name in ("compact", "expire_snapshots", "remove_orphans", "rollback")
     },
-    ("lake/writing/prepared.py", "write"): "the prefix of the folders that tasks of Spark write to",
+    ("lake/iceberg/takeover.py", "write"): "the prefix of the folders that tasks of Spark write to",
     ("operations/noop.py", "noop"): "the type itself: it needs no storage, and shows that distop works",
 }
 """Texts of the core that equal the name of a type, and why each is there."""

@@ -9,7 +9,7 @@ import pyarrow.fs
 import pytest
 from pyiceberg.io.pyarrow import PyArrowFileIO, PyArrowLocalFileSystem
 
-from distop.lake.writing.prepared import PreparedTask, write_list
+from distop.lake.iceberg.takeover import PreparedTask, write_list
 
 TASKS = [PreparedTask(stem="a", result={"rows": 1})]
 

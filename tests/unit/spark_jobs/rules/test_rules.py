@@ -13,12 +13,12 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 
 from distop.errors import Busy, InvalidArgument, JobFailed, PreconditionFailed
+from distop.lake.iceberg.takeover import new_write
 from distop.lake.layout.model import Layout
 from distop.lake.layout.schemas import parse_schema
 from distop.lake.rules import engine
 from distop.lake.rules.model import RawRules, RuleArgument, RuleSet
 from distop.lake.rules.parsing import distinguishable, parse_rules, shown_columns
-from distop.lake.writing.prepared import new_write
 from distop.metastore.records.table import TableRecord
 from distop.operations.api import Plan, PlanRequest, make_plan
 from distop.process import workers
