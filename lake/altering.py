@@ -28,7 +28,7 @@ from distop.lake.delta.output import add_columns
 from distop.lake.iceberg.append import schema_updates
 from distop.lake.iceberg.metadata_files import TableFile
 from distop.lake.iceberg.snapshots import Draft
-from distop.lake.layout import changes as layout_changes
+from distop.lake.layout import evolution as layout_changes
 from distop.lake.layout.evolution import check_new_names, evolution_of
 from distop.lake.layout.model import Layout, check_format, file_io
 from distop.lake.layout.partitioning import Partitioner

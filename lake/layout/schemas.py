@@ -10,7 +10,14 @@ from pyiceberg.partitioning import PartitionField
 from pyiceberg.schema import Schema
 
 from distop.errors import InvalidArgument, UnsupportedType
-from distop.lake.layout import sizes
+from distop.lake.layout.properties import (
+    MAX_COLUMN_DOC,
+    MAX_COLUMN_NAME,
+    MAX_COLUMNS,
+    MAX_FIELDS,
+    MAX_ID,
+    MAX_NESTING,
+)
 
 _TYPES: dict[str, Callable[[], iceberg.PrimitiveType]] = {
     "boolean": iceberg.BooleanType,
@@ -66,7 +73,7 @@ def _parse_type(name: str, text: str) -> iceberg.PrimitiveType:
         if 1 <= precision <= 38 and scale <= precision:
             return iceberg.DecimalType(precision, scale)
         raise bad_schema(f"column {name!r}: {text} needs 1 <= precision <= 38 and scale <= precision", name)
-    if (match := _FIXED.fullmatch(lowered)) and 0 < int(match[1]) <= sizes.MAX_ID:
+    if (match := _FIXED.fullmatch(lowered)) and 0 < int(match[1]) <= MAX_ID:
         return iceberg.FixedType(int(match[1]))
     known = ", ".join([*_TYPES, "decimal(p,s)", "fixed[n]"])
     raise bad_schema(f"column {name!r} has the unknown type {text!r}; known: {known}", name)
@@ -83,11 +90,11 @@ def check_schema(schema: Schema) -> None:
     while waiting:
         field, depth = waiting.pop()
         fields += 1
-        if fields > sizes.MAX_COLUMNS:
-            raise bad_schema(f"there are more than {sizes.MAX_COLUMNS:,} columns", "")
-        if field.field_id > sizes.MAX_ID:
+        if fields > MAX_COLUMNS:
+            raise bad_schema(f"there are more than {MAX_COLUMNS:,} columns", "")
+        if field.field_id > MAX_ID:
             raise bad_schema(
-                f"column {field.name[:50]!r} has the id {field.field_id}, at most {sizes.MAX_ID} is allowed",
+                f"column {field.name[:50]!r} has the id {field.field_id}, at most {MAX_ID} is allowed",
                 field.name[:50],
             )
         if field.field_id in ids:
@@ -95,7 +102,7 @@ def check_schema(schema: Schema) -> None:
         ids.add(field.field_id)
         if not field.name:
             raise bad_schema("a column has no name", "")
-        for text, most in ((field.name, sizes.MAX_COLUMN_NAME), (field.doc or "", sizes.MAX_COLUMN_DOC)):
+        for text, most in ((field.name, MAX_COLUMN_NAME), (field.doc or "", MAX_COLUMN_DOC)):
             if len(text) > most:
                 raise bad_schema(
                     f"column {field.name[:50]!r} has a text of {len(text):,} characters, at most {most:,} "
@@ -110,9 +117,9 @@ def check_schema(schema: Schema) -> None:
         if isinstance(field.field_type, iceberg.DecimalType | iceberg.FixedType):
             _parse_type(field.name[:50], str(field.field_type))
         inner = fields_within(field.field_type)
-        if inner and depth > sizes.MAX_NESTING:
+        if inner and depth > MAX_NESTING:
             raise bad_schema(
-                f"column {field.name[:50]!r}: values are nested deeper than {sizes.MAX_NESTING} levels",
+                f"column {field.name[:50]!r}: values are nested deeper than {MAX_NESTING} levels",
                 field.name[:50],
             )
         waiting.extend((child, depth + 1) for child in inner)
@@ -136,9 +143,9 @@ def is_type(text: str) -> bool:
 
 def unsupported_type(location: str, column: str, kind: str) -> UnsupportedType:
     return UnsupportedType(
-        f"the table at {location} has column {column[: sizes.MAX_COLUMN_NAME]!r} of the type {kind[:50]}, "
+        f"the table at {location} has column {column[:MAX_COLUMN_NAME]!r} of the type {kind[:50]}, "
         "which distop does not read",
-        details={"column": column[: sizes.MAX_COLUMN_NAME], "type": kind[:50]},
+        details={"column": column[:MAX_COLUMN_NAME], "type": kind[:50]},
     )
 
 
@@ -180,17 +187,16 @@ def fields_within(kind: iceberg.IcebergType) -> tuple[iceberg.NestedField, ...]:
 def check_fields(fields: Sequence[object]) -> None:
     """Refuse more partition or sort fields, or greater ids, than a table may have. Raises as
     :func:`check_schema`."""
-    if len(fields) > sizes.MAX_FIELDS:
+    if len(fields) > MAX_FIELDS:
         raise bad_schema(
-            f"there are {len(fields):,} fields to partition or sort by, at most {sizes.MAX_FIELDS:,} are "
-            "allowed",
+            f"there are {len(fields):,} fields to partition or sort by, at most {MAX_FIELDS:,} are allowed",
             "",
         )
     for field in fields:
-        if isinstance(field, PartitionField) and field.field_id > sizes.MAX_ID:
+        if isinstance(field, PartitionField) and field.field_id > MAX_ID:
             name = field.name[:50]
             raise bad_schema(
-                f"partition field {name!r} has the id {field.field_id}, at most {sizes.MAX_ID} is allowed",
+                f"partition field {name!r} has the id {field.field_id}, at most {MAX_ID} is allowed",
                 name,
             )
 
@@ -200,14 +206,14 @@ def check_names(names: Iterable[str]) -> None:
     for name in names:
         if not name:
             raise bad_schema("a column has no name", name)
-        if len(name) > sizes.MAX_COLUMN_NAME:
+        if len(name) > MAX_COLUMN_NAME:
             raise bad_schema(
                 f"column {name[:50]!r}... has a name of {len(name):,} characters, at most "
-                f"{sizes.MAX_COLUMN_NAME:,} are allowed",
+                f"{MAX_COLUMN_NAME:,} are allowed",
                 name[:50],
             )
-        if len(taken) >= sizes.MAX_COLUMNS:
-            raise bad_schema(f"there are more than {sizes.MAX_COLUMNS:,} columns", "")
+        if len(taken) >= MAX_COLUMNS:
+            raise bad_schema(f"there are more than {MAX_COLUMNS:,} columns", "")
         if name in taken:
             raise bad_schema(f"column {name!r} is named twice", name)
         taken.add(name)

@@ -29,7 +29,7 @@ import pyarrow.compute as pc
 from pyiceberg import types as iceberg
 from pyiceberg.schema import Schema
 
-from distop.lake.predicates import binding, syntax
+from distop.lake.predicates import syntax
 from distop.operations.arguments import invalid
 
 Plain: TypeAlias = bool | int | float | Decimal | str | bytes
@@ -549,18 +549,18 @@ _UNIX = datetime(1970, 1, 1)  # noqa: DTZ001 - of UTC, as all others here
 Rows = TypeVar("Rows", pa.RecordBatch, pa.Table)
 
 
-def truth(predicate: binding.Predicate, rows: pa.RecordBatch | pa.Table) -> pa.ChunkedArray:
+def truth(predicate: Predicate, rows: pa.RecordBatch | pa.Table) -> pa.ChunkedArray:
     """Whether a predicate is true of each row: ``true``, ``false``, or NULL where SQL's answer is unknown."""
     batches = rows.to_batches() if isinstance(rows, pa.Table) else [rows]
     return pa.chunked_array([_truth(predicate.node, batch) for batch in batches], pa.bool_())
 
 
-def chosen(predicate: binding.Predicate, rows: Rows) -> Rows:
+def chosen(predicate: Predicate, rows: Rows) -> Rows:
     """The rows for which a predicate is true."""
     return _kept(rows, truth(predicate, rows))
 
 
-def others(predicate: binding.Predicate, rows: Rows) -> Rows:
+def others(predicate: Predicate, rows: Rows) -> Rows:
     """The other rows: those for which it is false or unknown."""
     return _kept(rows, pc.invert(pc.fill_null(truth(predicate, rows), False)))
 
@@ -577,32 +577,32 @@ def _kept(rows: Any, mask: pa.ChunkedArray) -> Any:
     return rows.filter(mask if isinstance(rows, pa.Table) else mask.chunk(0))
 
 
-def _truth(node: binding.Node, rows: pa.RecordBatch) -> pa.Array:
+def _truth(node: Node, rows: pa.RecordBatch) -> pa.Array:
     match node:
-        case binding.Always(value):
+        case Always(value):
             return pa.repeat(pa.scalar(value), rows.num_rows)
-        case binding.And(parts):
+        case And(parts):
             return reduce(pc.and_kleene, (_truth(part, rows) for part in parts))
-        case binding.Or(parts):
+        case Or(parts):
             return reduce(pc.or_kleene, (_truth(part, rows) for part in parts))
     values = _values(node.column, rows)
-    if isinstance(node, binding.Null):
+    if isinstance(node, Null):
         return pc.is_valid(values) if node.negated else pc.is_null(values)
     # Not every function of Arrow leaves NULL unknown.
     return pc.if_else(pc.is_valid(values), _leaf(node, values), pa.scalar(None, pa.bool_()))
 
 
-def _leaf(leaf: binding.Leaf, values: pa.Array) -> pa.Array:
+def _leaf(leaf: Leaf, values: pa.Array) -> pa.Array:
     match leaf:
-        case binding.Known(_, value):
+        case Known(_, value):
             return pa.repeat(pa.scalar(value), len(values))
-        case binding.BoundComparison():
+        case BoundComparison():
             return _compared(leaf, values)
-        case binding.OneOf():
+        case OneOf():
             mask = pc.is_in(values, pa.array([_scalar(value) for value in leaf.values], values.type))
             if leaf.nan:
                 mask = pc.or_(mask, pc.is_nan(values))
-        case binding.Like():
+        case Like():
             mask = pc.match_substring_regex(values, leaf.regex)
     return pc.invert(mask) if leaf.negated else mask
 
@@ -617,7 +617,7 @@ _FUNCTIONS = {
 }
 
 
-def _compared(leaf: binding.BoundComparison, values: pa.Array) -> pa.Array:
+def _compared(leaf: BoundComparison, values: pa.Array) -> pa.Array:
     if leaf.value != leaf.value:
         is_nan = pc.is_nan(values)
         if leaf.op in ("=", ">="):
@@ -635,8 +635,8 @@ def _scalar(value: Any) -> Any:
     return int(value) if isinstance(value, bool) else value  # Arrow has no order of booleans
 
 
-def _values(column: binding.BoundColumn, rows: pa.RecordBatch) -> pa.Array:
-    """A column in the plain form; see :data:`~.binding.Plain`."""
+def _values(column: BoundColumn, rows: pa.RecordBatch) -> pa.Array:
+    """A column in the plain form; see :data:`Plain`."""
     values = rows.column(column.path[0])
     if len(column.path) > 1:
         values = pc.struct_field(values, list(column.path[1:]))

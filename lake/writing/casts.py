@@ -14,14 +14,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as is_
 
-from distop.lake.writing import decimals
 from distop.lake.writing.floats import unlike_texts, unlike_wider
 
 _PIECE_BYTES = 1 << 18
 """What is looked at in one go: more would not stay in the processor's cache."""
 
 
-def why_refused(texts: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> str:
+def unlike_integers(texts: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> str:
     """Why an integer of a type is not the text, ``large_string``, that Arrow has made it of; empty if all
     are."""
     chunks = texts.chunks if isinstance(texts, pa.ChunkedArray) else [texts]
@@ -115,12 +114,12 @@ def _unlike(given: pa.Array | pa.ChunkedArray, made: pa.Array | pa.ChunkedArray)
         return unlike_texts(given.cast(pa.large_string()), made)
     is_text = not is_.is_primitive(source) and not is_.is_decimal(source)
     if is_.is_integer(kind) and is_text:
-        return why_refused(given.cast(pa.large_string()), kind)
+        return unlike_integers(given.cast(pa.large_string()), kind)
     if is_.is_decimal(kind) and is_text:
-        return decimals.why_refused(given.cast(pa.large_string()), made)
+        return unlike_decimals(given.cast(pa.large_string()), made)
     if is_.is_decimal(kind) and not is_.is_floating(source):
-        whole = given.cast(pa.decimal128(decimals.MAX_DIGITS, 0)) if is_checked else given
-        return decimals.unlike_number(whole, made)
+        whole = given.cast(pa.decimal128(MAX_DIGITS, 0)) if is_checked else given
+        return unlike_number(whole, made)
     return ""
 
 

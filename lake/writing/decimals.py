@@ -43,7 +43,7 @@ def may_vanish(text: bytes, quote: bytes = b"") -> bool:
     return re.search(maybe.join([rb"[0-9.]", rb"[eE]", rb"-", rb"[0-9]", rb"[0-9]"]), text) is not None
 
 
-def why_refused(texts: pa.Array | pa.ChunkedArray, made: pa.Array | pa.ChunkedArray) -> str:
+def unlike_decimals(texts: pa.Array | pa.ChunkedArray, made: pa.Array | pa.ChunkedArray) -> str:
     """Why a decimal is not the text, ``large_string``, that Arrow has made it of; empty if all are."""
     long = pc.greater(pc.binary_length(texts), MAX_DIGITS - made.type.scale)
     rare = pc.or_(long, pc.match_substring(texts, "e", ignore_case=True))

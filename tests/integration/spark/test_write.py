@@ -20,8 +20,8 @@ from distop.errors import (
     WriteGivenUp,
     WriteTooOld,
 )
+from distop.lake.iceberg import takeover
 from distop.lake.iceberg.takeover import PreparedTask
-from distop.lake.writing import prepared
 from distop.metastore.etcd.config import EtcdConfig
 from distop.spark.publication import Publication, WriteOutcome
 from distop.spark.target import WriteTarget
@@ -359,8 +359,8 @@ async def test_orphans_are_not_looked_for_among_young_writes_and_old_ones_are_no
 ) -> None:
     """P13"""
     target, written = await driver.written(0)
-    began = time.time() - prepared.SPARED_S - 60
-    old = replace(target, write=prepared.new_write(began))
+    began = time.time() - takeover.SPARED_S - 60
+    old = replace(target, write=takeover.new_write(began))
     old_written = await asyncio.to_thread(tasks, old, 12, 12)
     assert len(driver.service.data_files()) == 12
     client = driver.service.client

@@ -8,7 +8,7 @@ import pytest
 from distop.lake.cleanup.staged import sweep
 from distop.lake.iceberg import takeover
 from distop.lake.rewriting.modes import IcebergOverwrite
-from distop.lake.storage import listing
+from distop.lake.storage import storage
 from distop.metastore.records.operation import Effect
 from support.tables.publishing import Staged, Table, new_table, rows
 
@@ -66,7 +66,7 @@ def test_a_sweep_that_was_interrupted_is_taken_up(table: Table, monkeypatch: pyt
     facts = table.publish(operation).facts
     expected = table.ids()
 
-    real, countdown = listing.remove_file, iter(range(5))
+    real, countdown = storage.remove_file, iter(range(5))
 
     def removing(location: str, storage: Any) -> bool:
         if next(countdown, None) is None:
@@ -74,7 +74,7 @@ def test_a_sweep_that_was_interrupted_is_taken_up(table: Table, monkeypatch: pyt
         return real(location, storage)
 
     with monkeypatch.context() as patched:
-        patched.setattr(listing, "remove_file", removing)
+        patched.setattr(storage, "remove_file", removing)
         with pytest.raises(KeyboardInterrupt):
             sweep(operation.arg, operation.history(facts), operation.jobs)
     assert table.ids() == expected

@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from distop.lake.writing.casts import _PIECE_BYTES, may_be_hexadecimal, why_refused
+from distop.lake.writing.casts import _PIECE_BYTES, may_be_hexadecimal, unlike_integers
 
 TEXTS = pa.array(["0x1F", None, "12", "", "0X2"], pa.large_string())
 
@@ -24,7 +24,7 @@ TEXTS = pa.array(["0x1F", None, "12", "", "0X2"], pa.large_string())
 def test_the_first_hexadecimal_text_of_a_column_is_named(
     texts: pa.Array | pa.ChunkedArray, named: str
 ) -> None:
-    assert why_refused(texts, pa.int64()) == (named and f"invalid value {named} for int64")
+    assert unlike_integers(texts, pa.int64()) == (named and f"invalid value {named} for int64")
 
 
 @pytest.mark.parametrize("number", [b"0x1", b"0X1", b'0"x1'])
