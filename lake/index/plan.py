@@ -148,7 +148,7 @@ def snapshot_files(io: FileIO, manifest_list: str) -> list[DataFileSeen]:
     Raises :class:`~distop.errors.CorruptRecord` if the snapshot was expired meanwhile.
     """
     try:
-        return sorted(_read(io, manifest_list), key=lambda file: file.path)
+        return sorted(_files_in(io, manifest_list), key=lambda file: file.path)
     except FileNotFoundError as error:
         raise CorruptRecord(
             f"the snapshot that is being indexed is gone: {error}",
@@ -156,7 +156,7 @@ def snapshot_files(io: FileIO, manifest_list: str) -> list[DataFileSeen]:
         ) from error
 
 
-def _read(io: FileIO, manifest_list: str) -> Iterator[DataFileSeen]:
+def _files_in(io: FileIO, manifest_list: str) -> Iterator[DataFileSeen]:
     def listed(manifest: ManifestFile) -> list[DataFileSeen]:
         entries = manifest.fetch_manifest_entry(io, discard_deleted=True)
         return [_described(entry.data_file) for entry in entries]

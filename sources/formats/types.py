@@ -8,7 +8,7 @@ import pyarrow as pa
 from pyarrow import types as is_
 
 from distop.lake.layout.properties import MAX_NESTING
-from distop.lake.writing.decimals import with_room
+from distop.lake.writing.casts import with_room
 from distop.sources.formats.times import UTC
 
 

@@ -13,8 +13,8 @@ import pytest
 
 from distop.errors import Cancelled, Conflict, CorruptRecord, InvalidArgument, PreconditionFailed
 from distop.lake.index import lookup as index_lookup
-from distop.lake.index import plan as index_plan
 from distop.lake.index.manifest import IndexManifest, IndexPart
+from distop.lake.index.plan import DataFileSeen
 from distop.lake.index.publish import FilePositions, IndexPublish, PartResult
 from distop.lake.layout.model import Layout
 from distop.lake.rewriting.modes import IcebergOverwrite
@@ -230,7 +230,7 @@ def test_a_part_that_has_lost_most_of_its_files_is_made_again() -> None:
     index = IndexManifest(column="v", field_id=1, encoding="int", snapshot_id=1, parts=[part])
 
     def rebuilt(*present: str) -> list[int]:
-        files = [index_plan.DataFileSeen(path, "PARQUET", 10) for path in present]
+        files = [DataFileSeen(path, "PARQUET", 10) for path in present]
         return parts_to_rebuild(index, files, 256)
 
     assert rebuilt("a", "b", "d", "new") == []
@@ -247,7 +247,7 @@ def test_parts_that_are_large_are_kept_however_many_there_are() -> None:
 
     def rebuilt(files: int, rows: int) -> list[int]:
         paths = [path for part in index(files).parts for path in part.files]
-        present = [index_plan.DataFileSeen(path, "PARQUET", rows) for path in paths]
+        present = [DataFileSeen(path, "PARQUET", rows) for path in paths]
         return parts_to_rebuild(index(files), present, 256)
 
     assert rebuilt(10, 1000) == list(range(40))
@@ -416,8 +416,8 @@ def test_a_result_and_a_checkpoint_of_many_files_are_small() -> None:
 
 
 def test_jobs_are_cut_by_files_and_by_rows() -> None:
-    def files(*rows: int) -> list[index_plan.DataFileSeen]:
-        return [index_plan.DataFileSeen(f"f{n}", "PARQUET", count) for n, count in enumerate(rows)]
+    def files(*rows: int) -> list[DataFileSeen]:
+        return [DataFileSeen(f"f{n}", "PARQUET", count) for n, count in enumerate(rows)]
 
     assert cut_into_jobs([], 10) == [0]
     assert cut_into_jobs(files(1, 1, 1, 1, 1), 2) == [0, 2, 4, 5]
