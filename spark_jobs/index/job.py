@@ -20,8 +20,7 @@ import pyarrow.parquet as pq
 from distop.errors import CorruptRecord
 from distop.lake.index.lookup import EntriesWritten, entry_schema, read_entries, write_entries
 from distop.lake.index.manifest import FOLDER, keys_of, text_of
-from distop.lake.index.plan import Build, DataFileSeen
-from distop.lake.index.publish import RUN, FilePositions, PartResult
+from distop.lake.index.publish import RUN, Build, DataFileSeen, FilePositions, PartResult
 from distop.lake.writing.sorting import Key
 from distop.operations import JobContext, from_json
 from distop.operations.job import staging_folder, staging_stem

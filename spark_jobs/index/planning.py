@@ -10,7 +10,7 @@ from distop.errors import PreconditionFailed
 from distop.lake.iceberg.metadata_files import TableFile
 from distop.lake.index.lookup import load_manifest
 from distop.lake.index.manifest import IndexManifest, encoding_of
-from distop.lake.index.plan import DataFileSeen, IndexPlan, not_covered, snapshot_files
+from distop.lake.index.publish import DataFileSeen, IndexPlan, not_covered, snapshot_files
 from distop.lake.layout.model import file_io
 from distop.lake.storage.storage import storage_of
 from distop.operations import Plan, PlanRequest

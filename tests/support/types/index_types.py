@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from distop.lake.index.plan import Build
+from distop.lake.index.publish import Build
 from distop.operations import JobContext
 from distop.spark_jobs.index import job as index_job
 from distop.spark_jobs.index.operation import BuildIndex
