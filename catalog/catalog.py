@@ -45,12 +45,11 @@ from pyiceberg.table.update import (
 from pyiceberg.typedef import EMPTY_DICT, Identifier, Properties
 
 from distop.catalog import namespaces
-from distop.catalog.carried import marks_moved
 from distop.catalog.errors import for_pyiceberg
 from distop.catalog.naming import MAX_TRIES, Naming
 from distop.catalog.places import Folder, new_location
 from distop.catalog.pointers import FOREIGN, Pointer, Pointers
-from distop.catalog.publishing import Overtaken, Publishing, Step, undo
+from distop.catalog.publishing import Overtaken, Publishing, Step, marks_moved, undo
 from distop.catalog.rebasing import is_same, pending_commit
 from distop.catalog.recent import Recent
 from distop.catalog.updates import (
