@@ -13,7 +13,7 @@ from distop.executor.runner.service import run_hosted
 from distop.lake.layout.model import Layout
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.records.names import OperationId
-from distop.sources.formats.columns import columns_for
+from distop.sources.formats.reader import columns_for
 from distop.spark_jobs.ingest.argument import Mode, OnWiderTypes
 from distop.spark_jobs.ingest.operation import DataFrameIngest
 from distop.spark_jobs.spark_types import arrow_schema

@@ -33,7 +33,7 @@ from distop.lake.layout.model import Layout
 from distop.lake.layout.partitioning import Partitioner, PartitionKey
 from distop.lake.storage.storage import entries
 from distop.lake.writing.file_lists import IcebergFileList, WrittenFile
-from distop.sources.formats.columns import fitting
+from distop.sources.formats.reader import fitting
 from distop.sources.formats.types import table_type
 from distop.spark import publication as publishing
 from distop.spark.options import WriteOptions

@@ -30,7 +30,7 @@ from distop.errors import Conflict, CorruptRecord, PreconditionFailed
 from distop.lake.iceberg.content import named
 from distop.lake.iceberg.takeover import PreparedTask
 from distop.lake.layout.model import file_io, load_metadata
-from distop.sources.formats.columns import fitting
+from distop.sources.formats.reader import fitting
 from distop.spark.options import ReadOptions, WriteOptions, read_options, write_options
 from distop.spark.publication import GIVE_UP_S, Deadline, Publication, give_up, publish
 from distop.spark.reading import FileSplit, TableReader, read_files, splits_of, table_schema

@@ -15,7 +15,7 @@ from distop.lake.layout.owner import take_folder
 from distop.lake.layout.schemas import parse_schema
 from distop.lake.rules.parsing import refuse_unchecked
 from distop.lake.writing.writer import StagedWriter
-from distop.sources.formats.columns import check_columns, columns_for
+from distop.sources.formats.reader import check_columns, columns_for
 from distop.spark.options import Common, WriteOptions
 from distop.spark_jobs.spark_types import arrow_schema
 

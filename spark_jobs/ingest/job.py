@@ -34,13 +34,12 @@ from distop.sources.formats.bad_rows import (
     Unconvertible,
     convert_good_rows,
 )
-from distop.sources.formats.columns import fitting, writable
 from distop.sources.formats.conversion import from_epoch
 from distop.sources.formats.csv import CsvReader
 from distop.sources.formats.files import OpenFile
 from distop.sources.formats.jsonl import JsonLinesReader
 from distop.sources.formats.parquet import ParquetReader
-from distop.sources.formats.reader import FileUnusable, FormatReader
+from distop.sources.formats.reader import FileUnusable, FormatReader, fitting, writable
 from distop.sources.kafka.client import Cluster, RangeReader
 from distop.sources.kafka.ranges import ANEW_HINT, OffsetRange
 from distop.sources.kafka.records import RecordPlace, RecordReader, Records

@@ -29,10 +29,9 @@ from distop.lake.rules.parsing import rules_of
 from distop.lake.storage.storage import storage_of
 from distop.operations import PlanRequest
 from distop.operations.arguments import invalid
-from distop.sources.formats.columns import check_columns
 from distop.sources.formats.inference import Sample
 from distop.sources.formats.options import TYPED, Format
-from distop.sources.formats.reader import describe
+from distop.sources.formats.reader import check_columns, describe
 from distop.sources.formats.types import (
     UnrepresentableType,
     grown,

@@ -30,7 +30,7 @@ from distop.lake.storage.allowed import adopt, lists
 from distop.operations import OperationArg
 from distop.operations.arguments import invalid
 from distop.sources.formats.bad_rows import Fail
-from distop.sources.formats.columns import check_columns
+from distop.sources.formats.reader import check_columns
 from distop.spark_jobs.ingest.job import Conversion, FilesSplit, GoodRows
 from distop.spark_jobs.ingest.plan import IngestPlan
 from distop.spark_jobs.spark_types import arrow_schema, spark_schema

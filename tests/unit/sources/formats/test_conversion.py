@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from distop.errors import BadRow, InvalidArgument
-from distop.sources.formats.columns import check_columns, converted, fitting
+from distop.sources.formats.reader import check_columns, converted, fitting
 from distop.sources.formats.types import table_type
 from distop.spark.native_write import widens
 

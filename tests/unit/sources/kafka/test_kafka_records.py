@@ -9,9 +9,8 @@ import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE
 
 from distop.sources.formats.bad_rows import Unconvertible, convert_good_rows
-from distop.sources.formats.columns import writable
 from distop.sources.formats.options import CsvOptions
-from distop.sources.formats.reader import ReadColumns
+from distop.sources.formats.reader import ReadColumns, writable
 from distop.sources.kafka.records import RecordReader, Records, csv_line
 
 SCHEMA = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
