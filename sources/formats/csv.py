@@ -22,9 +22,8 @@ from distop.lake.writing.casts import Values, has_room, may_be_hexadecimal, may_
 from distop.lake.writing.floats import has_large, may_round
 from distop.sources.formats import text_file
 from distop.sources.formats.bad_rows import Unconvertible
-from distop.sources.formats.conversion import convert
+from distop.sources.formats.conversion import convert, first_code, is_int_or_float, no_values
 from distop.sources.formats.files import OpenFile
-from distop.sources.formats.guesses import first_code, is_int_or_float, no_values
 from distop.sources.formats.options import CsvOptions
 from distop.sources.formats.reader import FileUnusable, ReadColumns, check_size
 from distop.sources.formats.times import UTC, TimeFormat

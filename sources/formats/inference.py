@@ -18,11 +18,9 @@ from distop.lake.writing.floats import DIGITS, is_number
 from distop.operations.arguments import invalid
 from distop.sources.formats import avro, parquet
 from distop.sources.formats.bad_rows import Unconvertible
-from distop.sources.formats.conversion import convert
-from distop.sources.formats.csv import CsvValues, convert_options, csv_text, read_header, read_records
-from distop.sources.formats.files import OpenFile
-from distop.sources.formats.guesses import (
+from distop.sources.formats.conversion import (
     common_type,
+    convert,
     foreign_encoding,
     no_bytes,
     no_values,
@@ -30,6 +28,8 @@ from distop.sources.formats.guesses import (
     suspicions_of_strings,
     type_of_texts,
 )
+from distop.sources.formats.csv import CsvValues, convert_options, csv_text, read_header, read_records
+from distop.sources.formats.files import OpenFile
 from distop.sources.formats.jsonl import first_objects
 from distop.sources.formats.options import CsvOptions, Format
 from distop.sources.formats.reader import FileUnusable, check_size

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from distop.errors import BadRow
-from distop.sources.formats.guesses import MAX_SUSPICIONS, foreign_encoding
+from distop.sources.formats.conversion import MAX_SUSPICIONS, foreign_encoding
 from distop.spark_jobs.ingest.plan import IngestPlan
 from support.refusals import refused
 from support.sources.ingesting import Ingesting
