@@ -31,7 +31,7 @@ from distop.sources.formats.bad_rows import Unconvertible, refused
 from distop.sources.formats.conversion import NOT_UTF_8, convert
 from distop.sources.formats.files import OpenFile
 from distop.sources.formats.reader import FileUnusable, ReadColumns, check_size, damage_named
-from distop.sources.formats.times import UTC
+from distop.sources.formats.types import UTC
 
 BATCH_ROWS = 8 * 1024
 BATCH_BYTES = 8 << 20

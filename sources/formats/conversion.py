@@ -23,8 +23,7 @@ from pyarrow import types as is_
 from distop.errors import JobFailed
 from distop.lake.writing.casts import InvalidValue, Values, as_lists, checked_cast
 from distop.sources.formats.bad_rows import Unconvertible, bad_value
-from distop.sources.formats.times import UTC, times_of
-from distop.sources.formats.types import family, is_uuid
+from distop.sources.formats.types import UTC, family, is_uuid, times_of
 
 
 def convert(values: Values, target: pa.DataType, column: str, zone: str = UTC) -> Values:

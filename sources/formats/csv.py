@@ -26,8 +26,7 @@ from distop.sources.formats.conversion import convert, first_code, is_int_or_flo
 from distop.sources.formats.files import OpenFile
 from distop.sources.formats.options import CsvOptions
 from distop.sources.formats.reader import FileUnusable, ReadColumns, check_size
-from distop.sources.formats.times import UTC, TimeFormat
-from distop.sources.formats.types import is_number, text_type
+from distop.sources.formats.types import UTC, TimeFormat, is_number, text_type
 
 _FIELD_COUNT = re.compile(
     r"CSV parse error: Row #(?P<row>\d+): Expected (?P<expected>\d+) columns, got (?P<found>\d+)"

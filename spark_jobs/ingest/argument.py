@@ -389,13 +389,13 @@ def _check_values(argument: IngestArgument) -> None:
 
 
 def _check_format(text: str, *, is_date: bool) -> None:
-    from distop.sources.formats.times import TimeFormat  # loads pyarrow
+    from distop.sources.formats.types import TimeFormat  # loads pyarrow
 
     TimeFormat(text, is_date=is_date)
 
 
 def _check_zone(zone: str) -> None:
-    from distop.sources.formats.times import check_zone  # loads pyarrow
+    from distop.sources.formats.types import check_zone  # loads pyarrow
 
     check_zone(zone)
 
