@@ -53,7 +53,7 @@ from distop.landing.walk import (
     open_file_system,
 )
 from distop.metastore.crashpoints import reached
-from distop.sources.markers import marker_versions
+from distop.sources.formats.files import marker_versions
 
 log = logging.getLogger(__name__)
 

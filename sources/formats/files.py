@@ -1,4 +1,5 @@
-"""Finds the files of a source, detects changes, and opens them. Any fsspec file system.
+"""Finds the files of a source, detects changes, and opens them; and the markers of a source that is complete.
+Any fsspec file system.
 
 Credentials come from the environment of the process (or fsspec's own configuration), never from an
 operation's argument: that is stored in etcd, where operators can read it.
@@ -13,19 +14,22 @@ import os
 import posixpath
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, BinaryIO, Protocol, cast
 
 from distop.errors import (
     ArgumentTooLarge,
+    Cancelled,
     DistopError,
     SourceEmpty,
+    SourceIncomplete,
     SourceUnreadable,
 )
 from distop.lake.storage.allowed import check_source
-from distop.lake.storage.storage import entity_tag, modified, require_file_system, web_options
+from distop.lake.storage.storage import entity_tag, modified, require_file_system, version, web_options
 from distop.metastore.records.locations import refuse_password
 from distop.operations.arguments import invalid
 
@@ -427,3 +431,55 @@ class _Recoded(io.RawIOBase):
     def close(self) -> None:
         self._source.close()
         super().close()
+
+
+def marker_versions(urls: Collection[str]) -> dict[str, str]:
+    """The files that mark a source as complete, and their present versions.
+
+    Unlike files of data they may be empty.
+
+    Raises :class:`~distop.errors.SourceIncomplete` if one does not exist.
+    """
+    if len(urls) > MAX_PATHS:
+        raise invalid("markers", f"there are more than {MAX_PATHS} markers", "start several operations")
+    versions = {}
+    for url in urls:
+        fs, path = resolve(checked_url(url))
+        fs.invalidate_cache()
+        try:
+            info = fs.info(path)
+        except FileNotFoundError:
+            raise _incomplete(url, "does not exist") from None
+        versions[url] = version(info)
+    return versions
+
+
+def check_markers(versions: Mapping[str, str]) -> None:
+    """Check that no marker was removed or written again since: then files may have been, too.
+
+    Raises :class:`~distop.errors.SourceIncomplete`.
+    """
+    for url, present in marker_versions(versions).items():
+        if present != versions[url]:
+            raise _incomplete(url, "was written again while the files were read")
+
+
+@contextmanager
+def while_complete(markers: Mapping[str, str]) -> Iterator[None]:
+    """Read files of a source whose markers had these versions before, and have them still at the end.
+
+    An error is only the source's own if they do: half-written files are bad in many ways. Raises
+    :class:`~distop.errors.SourceIncomplete` in place of it.
+    """
+    try:
+        yield
+    except (SourceIncomplete, Cancelled):
+        raise
+    except Exception:
+        check_markers(markers)
+        raise
+    check_markers(markers)
+
+
+def _incomplete(marker: str, why: str) -> SourceIncomplete:
+    return SourceIncomplete(f"{marker} {why}", details={"field": "markers", "path": marker})

@@ -36,14 +36,13 @@ from distop.sources.formats.bad_rows import (
 )
 from distop.sources.formats.conversion import from_epoch
 from distop.sources.formats.csv import CsvReader
-from distop.sources.formats.files import OpenFile
+from distop.sources.formats.files import OpenFile, while_complete
 from distop.sources.formats.jsonl import JsonLinesReader
 from distop.sources.formats.parquet import ParquetReader
 from distop.sources.formats.reader import FileUnusable, FormatReader, fitting, writable
 from distop.sources.kafka.client import Cluster, RangeReader
 from distop.sources.kafka.ranges import ANEW_HINT, OffsetRange
 from distop.sources.kafka.records import RecordPlace, RecordReader, Records
-from distop.sources.markers import while_complete
 from distop.sources.quarantine import KeptFile, KeptRows, QuarantineReader, table_file
 from distop.spark_jobs.ingest.files import constants
 from distop.spark_jobs.ingest.plan import FileEntry, IngestPlan, KafkaSource, Piece, TargetPlan

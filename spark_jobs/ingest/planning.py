@@ -21,9 +21,9 @@ from distop.lake.rows import table_layout
 from distop.lake.rules.parsing import rules_of
 from distop.operations import Plan, PlanRequest, WatermarkMove
 from distop.operations.arguments import invalid, parse
+from distop.sources.formats.files import marker_versions, while_complete
 from distop.sources.formats.reader import check_columns
 from distop.sources.kafka.ranges import parse_kafka
-from distop.sources.markers import marker_versions, while_complete
 from distop.sources.quarantine import Quarantined
 from distop.spark_jobs.ingest.argument import (
     DataFrameArgument,

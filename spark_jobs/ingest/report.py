@@ -20,7 +20,7 @@ from distop.lake.storage.storage import StorageOptions, storage_of
 from distop.operations import OperationArg, OperationView, PlanRequest, convert
 from distop.operations.job import staging_folder, staging_stem
 from distop.sources.formats.bad_rows import BadRowPolicy, RowPosition, first_of
-from distop.sources.markers import check_markers
+from distop.sources.formats.files import check_markers
 from distop.spark_jobs.ingest.argument import NOTHING, REPORTED
 from distop.spark_jobs.ingest.job import QUARANTINE, Conversion, FilesSplit, GoodRows
 from distop.spark_jobs.ingest.plan import IngestPlan
