@@ -18,7 +18,7 @@ from distop.lake.rewriting.rewrite_plan import RewriteDelete, RewriteJob, Rewrit
 from distop.lake.writing.sorting import keys_of
 from distop.lake.writing.writer import ROW_GROUP_BYTES, StagedWriter
 from distop.operations import JobContext
-from distop.spark_jobs.compact.choice import file_count
+from distop.spark_jobs.compact.planning import file_count
 from distop.spark_jobs.external_sort import sort_rows
 from distop.spark_jobs.tables import PlannedFile, TableSnapshot
 

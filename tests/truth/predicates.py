@@ -47,7 +47,7 @@ from distop.lake.writing.writer import StagedWriter
 from distop.metastore.records.operation import JobRecord
 from distop.operations.job import staging_folder, staging_stem
 from distop.spark_jobs.compact.argument import Sizes
-from distop.spark_jobs.compact.choice import Chooser
+from distop.spark_jobs.compact.planning import Chooser
 from distop.spark_jobs.delete.operation import Delete
 from distop.spark_jobs.rules.checks import RowChecks
 from distop.spark_jobs.tables import open_snapshot

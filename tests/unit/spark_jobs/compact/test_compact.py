@@ -26,8 +26,8 @@ from distop.lake.iceberg.content import is_live
 from distop.lake.layout.model import Layout
 from distop.lake.rewriting.modes import IcebergOverwrite, IcebergOverwritePartitions
 from distop.metastore.records.table import TableRecord
-from distop.spark_jobs.compact.choice import Candidate, Choice, plan_of
 from distop.spark_jobs.compact.operation import Compact
+from distop.spark_jobs.compact.planning import Candidate, Choice, plan_of
 from distop.spark_jobs.delete.operation import Delete
 from distop.spark_jobs.maintenance.snapshots import ExpireSnapshots, RemoveOrphans, Rollback
 from distop.spark_jobs.tables import EqualityDeletes, SnapshotGroups, open_snapshot
@@ -277,8 +277,8 @@ def test_a_partition_of_many_files_is_done_by_several_jobs(tmp_path: Path) -> No
 
 def test_what_does_not_fit_is_left_to_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """O5: a plan is never longer than a start can be; however many files there are, each round does some."""
-    monkeypatch.setattr("distop.spark_jobs.compact.choice.MAX_FILES_PER_JOB", 4)
-    monkeypatch.setattr("distop.spark_jobs.compact.choice.MAX_PLAN_BYTES", 2000)
+    monkeypatch.setattr("distop.spark_jobs.compact.planning.MAX_FILES_PER_JOB", 4)
+    monkeypatch.setattr("distop.spark_jobs.compact.planning.MAX_PLAN_BYTES", 2000)
     table = filled(tmp_path, 12, partition_by=())
     first = compacting(table)
     assert len(msgspec.json.encode(first.staged.arg.argument)) < 2000
