@@ -45,8 +45,7 @@ from distop.lake.writing.sorting import Key, positions
 from distop.lake.writing.writer import StagedWriter
 from distop.operations import JobContext, PlanRequest
 from distop.operations.arguments import invalid
-from distop.spark_jobs.delete.job import TableRows, files_of
-from distop.spark_jobs.delete.planning import bytes_per_job
+from distop.spark_jobs.delete.job import TableRows, bytes_per_job, files_of
 
 _KEYS = (
     BooleanType,

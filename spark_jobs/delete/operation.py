@@ -31,7 +31,7 @@ class Delete(DistributedOperation[DeleteArgument]):
     """
 
     type = "delete"
-    preloads = ("distop.spark_jobs.delete.planning",)
+    preloads = ("distop.spark_jobs.delete.job",)
     effect = Effect.DELETES
     role = Role.WRITER  # it may empty a table
     stages_files = True
@@ -46,7 +46,7 @@ class Delete(DistributedOperation[DeleteArgument]):
         PreconditionFailed
             The table has another format, files that cannot be read here, or no such branch.
         """
-        from distop.spark_jobs.delete.planning import plan_deletion
+        from distop.spark_jobs.delete.job import plan_deletion
 
         plan, concerned = plan_deletion(request, _checked(request))
         return Plan(argument=msgspec.to_builtins(plan), partition_count=len(concerned.jobs))
@@ -54,13 +54,13 @@ class Delete(DistributedOperation[DeleteArgument]):
     def plan_holds(self, plan: Plan, made_on: PlanRequest, request: PlanRequest) -> bool:
         """Later appends count as after this deletion. Removed files are a reason to plan
         again: the end would be a conflict."""
-        from distop.spark_jobs.delete.planning import plan_holds
+        from distop.spark_jobs.delete.job import plan_holds
 
         return plan_holds(plan, made_on, request)
 
     def preview(self, request: PlanRequest[DeleteArgument]) -> Mapping[str, Any]:
         """How many files would be read by how many jobs, and how many are removed as a whole."""
-        from distop.spark_jobs.delete.planning import plan_deletion
+        from distop.spark_jobs.delete.job import plan_deletion
 
         _, concerned = plan_deletion(request, _checked(request))
         return {
