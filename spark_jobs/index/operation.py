@@ -31,7 +31,7 @@ class BuildIndex(DistributedOperation[BuildIndexArgument]):
     """
 
     type = "build_index"
-    preloads = ("distop.spark_jobs.index.planning",)
+    preloads = ("distop.spark_jobs.index.job",)
     scope = Scope.PER_OBJECT
     effect = Effect.READS
     retry = Retry(attempts=None)
@@ -54,7 +54,7 @@ class BuildIndex(DistributedOperation[BuildIndexArgument]):
         PreconditionFailed
             The table is not an Iceberg table, or nothing has been published to it.
         """
-        from distop.spark_jobs.index.planning import plan_index
+        from distop.spark_jobs.index.job import plan_index
 
         check_request(request)
         return plan_index(request, request.argument)
