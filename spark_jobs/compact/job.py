@@ -15,11 +15,10 @@ from distop.errors import JobFailed
 from distop.lake.layout.model import Layout
 from distop.lake.rewriting.replace_files import DELETED, MISSING
 from distop.lake.rewriting.rewrite_plan import RewriteDelete, RewriteJob, RewritePlan
-from distop.lake.writing.sorting import keys_of
+from distop.lake.writing.sorting import keys_of, sort_rows
 from distop.lake.writing.writer import ROW_GROUP_BYTES, StagedWriter
 from distop.operations import JobContext
 from distop.spark_jobs.compact.planning import file_count
-from distop.spark_jobs.external_sort import sort_rows
 from distop.spark_jobs.tables import PlannedFile, TableSnapshot
 
 MAX_PATH_SHOWN = 400

@@ -33,12 +33,11 @@ from distop.lake.index.publish import (
 )
 from distop.lake.layout.model import file_io
 from distop.lake.storage.storage import storage_of
-from distop.lake.writing.sorting import Key
+from distop.lake.writing.sorting import Key, sort_rows
 from distop.operations import JobContext, Plan, PlanRequest, from_json
 from distop.operations.arguments import invalid
 from distop.operations.job import staging_folder, staging_stem
 from distop.operations.plans import Shared
-from distop.spark_jobs.external_sort import sort_rows
 from distop.spark_jobs.index.argument import BuildIndexArgument
 
 ROWS_PER_JOB = 32_000_000

@@ -371,7 +371,7 @@ def test_keys_beyond_memory_are_written_in_runs(tmp_path: Path, monkeypatch: pyt
     """The index is the same; no entry occurs twice."""
     monkeypatch.setattr(index_job, "BATCH_ROWS", 16)
     sizes = {"run_bytes": 200, "batch_bytes": 100, "fan_in": 3}
-    monkeypatch.setattr("distop.spark_jobs.external_sort.sort_rows.__kwdefaults__", sizes)
+    monkeypatch.setattr("distop.lake.writing.sorting.sort_rows.__kwdefaults__", sizes)
     values = [n % 50 for n in range(400)]
     world = table_of(tmp_path, pa.array(values), per_file=100)
     facts = world.build("v")

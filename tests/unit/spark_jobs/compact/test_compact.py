@@ -297,7 +297,7 @@ def test_rows_are_sorted_and_it_is_known(tmp_path: Path, runs: bool, monkeypatch
     """Sort order, statistics; ``runs``: with as little memory as can be."""
     if runs:
         sizes = {"run_bytes": 1, "batch_bytes": 64, "fan_in": 2}
-        monkeypatch.setattr("distop.spark_jobs.external_sort.sort_rows.__kwdefaults__", sizes)
+        monkeypatch.setattr("distop.lake.writing.sorting.sort_rows.__kwdefaults__", sizes)
     table = filled(tmp_path, partition_by=())
     run = compacting(table, sort_by=["kind desc", "id"])
     run.finish()

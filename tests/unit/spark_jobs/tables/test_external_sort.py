@@ -8,8 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from distop.lake.writing.sorting import Key
-from distop.spark_jobs.external_sort import sort_rows
+from distop.lake.writing.sorting import Key, sort_rows
 
 SCHEMA = pa.schema([("a", pa.float64()), ("b", pa.string()), ("n", pa.int64())])
 
