@@ -25,7 +25,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import replace
-from typing import Any
+from threading import Lock
+from typing import Any, Generic, TypeVar
 
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
 from pyiceberg.io import FileIO
@@ -51,7 +52,6 @@ from distop.catalog.places import Folder, new_location
 from distop.catalog.pointers import FOREIGN, Pointer, Pointers
 from distop.catalog.publishing import Overtaken, Publishing, Step, marks_moved, undo
 from distop.catalog.rebasing import is_same, pending_commit
-from distop.catalog.recent import Recent
 from distop.catalog.updates import (
     check_updates,
     format_upgraded,
@@ -88,6 +88,31 @@ from distop.metastore.records.record import decode
 from distop.metastore.records.table import Head
 from distop.metastore.tables.answers import Note
 from distop.proto.identity import default_identity
+
+T = TypeVar("T")
+
+KEPT = 1000
+"""Names that are remembered."""
+
+
+class Recent(Generic[T]):
+    """Values by name; may be used from several threads."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, T] = {}
+        self._lock = Lock()
+
+    def get(self, name: str) -> T | None:
+        return self._values.get(name)
+
+    def put(self, name: str, value: T) -> None:
+        """Remember a value, and forget the oldest."""
+        with self._lock:
+            self._values.pop(name, None)
+            self._values[name] = value
+            if len(self._values) > KEPT:
+                del self._values[next(iter(self._values))]
+
 
 Change = tuple[Identifier, tuple[TableRequirement, ...], tuple[TableUpdate, ...]]
 """Of one table: what must hold of it, and what becomes of it."""
