@@ -26,8 +26,9 @@ from contextlib import suppress
 from copy import copy
 from dataclasses import replace
 from threading import Lock
-from typing import Any, Generic, TypeVar
+from typing import Any
 
+from cachetools import FIFOCache
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
 from pyiceberg.io import FileIO
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
@@ -89,30 +90,8 @@ from distop.metastore.records.table import Head
 from distop.metastore.tables.answers import Note
 from distop.proto.identity import default_identity
 
-T = TypeVar("T")
-
 KEPT = 1000
-"""Names that are remembered."""
-
-
-class Recent(Generic[T]):
-    """Values by name; may be used from several threads."""
-
-    def __init__(self) -> None:
-        self._values: dict[str, T] = {}
-        self._lock = Lock()
-
-    def get(self, name: str) -> T | None:
-        return self._values.get(name)
-
-    def put(self, name: str, value: T) -> None:
-        """Remember a value, and forget the oldest."""
-        with self._lock:
-            self._values.pop(name, None)
-            self._values[name] = value
-            if len(self._values) > KEPT:
-                del self._values[next(iter(self._values))]
-
+"""Tables that are remembered."""
 
 Change = tuple[Identifier, tuple[TableRequirement, ...], tuple[TableUpdate, ...]]
 """Of one table: what must hold of it, and what becomes of it."""
@@ -317,9 +296,11 @@ class EtcdCatalog(ViewCatalog):
         self._etcd = etcd
         self._pointers = Pointers(self._etcd, default_identity())
         self._namespaces = namespaces.Namespaces(self._pointers)
-        self._storage = Recent[StorageOptions]()
+        # Several threads read them; one at a time writes.
+        self._remembering = Lock()
+        self._storage: FIFOCache[str, StorageOptions] = FIFOCache(KEPT)
         """Storage options of tables that have some, by location."""
-        self._recent = Recent[Pointer]()
+        self._recent: FIFOCache[str, Pointer] = FIFOCache(KEPT)
         """Pointers of tables that were loaded, by name."""
 
     def acting(self, by: str, note: Note | None = None) -> EtcdCatalog:
@@ -584,12 +565,14 @@ class EtcdCatalog(ViewCatalog):
             )
         storage, location = storage_of(pointer.record), pointer.record.location
         if storage or self._storage.get(location):  # a dropped table's may be known
-            self._storage.put(location, storage)
+            with self._remembering:
+                self._storage[location] = storage
         return pointer, head
 
     def _load(self, identifier: str | Identifier) -> tuple[Table, Pointer]:
         pointer, head = self._published(identifier)
-        self._recent.put(namespaces.table_name(identifier), pointer)
+        with self._remembering:
+            self._recent[namespaces.table_name(identifier)] = pointer
         io = self.file_io(head.metadata_location)
         table = Table(
             identifier=namespaces.table_identifier(namespaces.table_name(identifier)),

@@ -5,7 +5,8 @@ Files that were certainly not published are removed. If the outcome is unknown, 
 pyiceberg applies most updates unseen. The Java library checks a metadata file when it reads it: one wrong
 part, and its engines neither read the table nor mend it. Parts that were there before are let be.
 
-They are properties of the snapshot, ``distop.watermark.<source>.<partition>``, with dots inside of a name
+Programs of Iceberg move watermarks with their commits, so that their rows exist exactly once. They are
+properties of the snapshot, ``distop.watermark.<source>.<partition>``, with dots inside of a name
 written ``%2E``. They move in the transaction that moves the head, and only forward: a program that
 repeats a commit whose reply was lost is refused. A snapshot of a branch carries them
 until the branch is published, like a snapshot of an operation.

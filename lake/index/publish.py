@@ -1,9 +1,8 @@
-"""A build of an index: its plan, and its publication: a manifest of its parts, and one pointer in etcd to that.
+"""A build of an index: its plan; a manifest of its parts and one pointer to that in etcd.
 
 Nothing is merged here, and no part is read. The pointer moves in the transaction that finishes the build, if
 it is unchanged since the build began. The later sweep removes replaced files, parts first and their manifest
 last, so that a repeated sweep finds the rest.
-
 
 The plan does not list the data files: there may be a hundred thousand, and etcd stores the plan. It names the
 manifest list of one snapshot, which never changes, and where the sorted file names are split. A process that

@@ -1,4 +1,4 @@
-"""The interface of a file format's reader: files to raw rows, and raw rows to columns of a table, by one rule.
+"""A file format's reader: files to raw rows, and raw rows to columns of a table, by one rule.
 
 Columns are matched by name, and so are the fields of structs, also within lists and maps. One that the table
 does not have is refused; one that the rows do not have becomes NULL, and is refused if the table requires it.

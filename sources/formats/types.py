@@ -1,5 +1,6 @@
-"""Types of columns: what a source's types become in a table, and which conversions are lossless; texts as dates
-and times, those of ISO-8601 or of a format that is given.
+"""Types of columns: what a source's types become in a table, and which conversions are lossless.
+
+Texts as dates and times: those of ISO-8601, or of a format that is given.
 """
 
 from __future__ import annotations

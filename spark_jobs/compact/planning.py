@@ -1,4 +1,4 @@
-"""Planning a compaction: the files of the table that it rewrites, in groups; their order; the names of its jobs.
+"""Planning a compaction: which files it rewrites, in which groups and order, and the names of its jobs.
 
 The manifests of the snapshot are read a few at a time, and only the required parts of their entries are kept.
 """

@@ -1,4 +1,4 @@
-"""A deletion: its plan, and one job, which looks for the rows in some files, and rewrites the rest of those that
+"""A deletion: its plan, and its jobs: each looks for the rows in some files, and rewrites the rest of those that
 have any.
 
 Each file is read twice. First the columns of the predicate: most files that may contain such a row contain

@@ -1,7 +1,7 @@
 """Planning an ingest, in three passes that each return a value: the argument, the source, the target.
 
 The argument says what to ingest, and is checked against the table. The source is what is read, in which
-splits: of files (:func:`.files.find_source`) or of a topic (:func:`.topic.plan_topic`). The target is which
+splits: of files (:func:`.files.find_source`) or of a topic (:func:`plan_topic`). The target is which
 columns are written, with which types (:func:`.target.target_of`). Together they are the plan, fixed at the
 start.
 """

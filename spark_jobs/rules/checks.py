@@ -23,7 +23,7 @@ MAX_VALUE_CHARACTERS = 200
 """Characters of a value in a sample row."""
 BLOCK_BYTES = 32 << 20
 """Rows that are checked together; they are in memory several times meanwhile."""
-MAX_SAMPLES_BYTES = 1 << 20
+MAX_JOB_SAMPLES_BYTES = 1 << 20
 """About the most bytes of a job's sample rows."""
 TIMES = "times"
 """Field of a uniqueness rule's sample, in addition to the values: how often they occur."""
@@ -82,7 +82,7 @@ class RowChecks:
         self._engine = SqlEngine(scratch() if self._unique else None, look)
         self._begun = False
         self._counts = dict.fromkeys(range(len(rules.rules)), 0)
-        self._samples = Samples(len(rules.rules), rules.samples, MAX_SAMPLES_BYTES)
+        self._samples = Samples(len(rules.rules), rules.samples, MAX_JOB_SAMPLES_BYTES)
         self.rows = 0
 
     def __enter__(self) -> Self:

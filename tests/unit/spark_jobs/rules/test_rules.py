@@ -159,7 +159,7 @@ def test_samples_are_bounded(tmp_path: Path) -> None:
 
 def test_wide_samples_are_fewer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bounded in bytes, too; whatever there is, a rule has a row."""
-    monkeypatch.setattr("distop.spark_jobs.rules.checks.MAX_SAMPLES_BYTES", 5_000)
+    monkeypatch.setattr("distop.spark_jobs.rules.checks.MAX_JOB_SAMPLES_BYTES", 5_000)
     rules = RuleSet(rules=parse_rules(["id < 0", "n < 0"], SCHEMA), shown=["s"], samples=100)
     found = checked(tmp_path, rules, *[table({"id": 1, "n": 1, "s": "é" * 200})] * 100)
     assert [one.count for one in found] == [100, 100]
