@@ -17,8 +17,7 @@ from distop.operations import JobContext, Plan, PlanRequest, convert
 from distop.operations.arguments import invalid
 from distop.spark_jobs.maintenance.arguments import ValidateArgument, snapshot_id, time_of
 from distop.spark_jobs.maintenance.heads import branch_snapshot
-from distop.spark_jobs.rules.checks import RowChecks
-from distop.spark_jobs.rules.gate import table_io, write_findings
+from distop.spark_jobs.rules.gate import RowChecks, table_io, write_findings
 from distop.spark_jobs.tables import SnapshotGroups, TableSnapshot, open_snapshot, recorded
 
 MAX_PLAN_BYTES = 1_000_000

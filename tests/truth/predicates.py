@@ -49,7 +49,7 @@ from distop.operations.job import staging_folder, staging_stem
 from distop.spark_jobs.compact.argument import Sizes
 from distop.spark_jobs.compact.planning import Chooser
 from distop.spark_jobs.delete.operation import Delete
-from distop.spark_jobs.rules.checks import RowChecks
+from distop.spark_jobs.rules.gate import RowChecks
 from distop.spark_jobs.tables import open_snapshot
 from support.sources.ingesting import Ingesting
 from support.tables.indexing import Indexing

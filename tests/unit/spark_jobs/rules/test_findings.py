@@ -12,13 +12,13 @@ from distop.lake.layout.staging import RULES
 from distop.lake.rules.model import Rule, RuleSet
 from distop.metastore.records.operation import MAX_JOB_RECORD_BYTES, JobRecord, OperationArg
 from distop.metastore.records.record import convert, encode
-from distop.spark_jobs.rules.checks import Violation
 from distop.spark_jobs.rules.gate import (
     IN_REPORT,
     MAX_SAMPLED_JOBS,
     SHOWN_RULES,
     VIOLATED,
     Gate,
+    Violation,
     gather,
     remove_findings,
     table_io,

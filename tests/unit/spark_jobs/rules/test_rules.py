@@ -24,7 +24,7 @@ from distop.operations.api import Plan, PlanRequest, make_plan
 from distop.process import workers
 from distop.process.workers import Idle
 from distop.spark.operation import Write
-from distop.spark_jobs.rules.checks import RowChecks, Violation
+from distop.spark_jobs.rules.gate import RowChecks, Violation
 from support.refusals import refused
 
 SCHEMA = parse_schema(
@@ -159,7 +159,7 @@ def test_samples_are_bounded(tmp_path: Path) -> None:
 
 def test_wide_samples_are_fewer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bounded in bytes, too; whatever there is, a rule has a row."""
-    monkeypatch.setattr("distop.spark_jobs.rules.checks.MAX_JOB_SAMPLES_BYTES", 5_000)
+    monkeypatch.setattr("distop.spark_jobs.rules.gate.MAX_JOB_SAMPLES_BYTES", 5_000)
     rules = RuleSet(rules=parse_rules(["id < 0", "n < 0"], SCHEMA), shown=["s"], samples=100)
     found = checked(tmp_path, rules, *[table({"id": 1, "n": 1, "s": "é" * 200})] * 100)
     assert [one.count for one in found] == [100, 100]
@@ -323,6 +323,6 @@ def test_rules_are_worked_out_where_no_secrets_are(monkeypatch: pytest.MonkeyPat
 
 def test_large_blocks_are_looked_at_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is counted twice or left out."""
-    monkeypatch.setattr("distop.spark_jobs.rules.checks.BLOCK_BYTES", 100)
+    monkeypatch.setattr("distop.spark_jobs.rules.gate.BLOCK_BYTES", 100)
     blocks = values("id", *range(-5, 32))
     assert broken(Path(), "id >= 0", blocks) == {"check(id >= 0)": 5}
