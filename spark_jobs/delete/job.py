@@ -1,5 +1,5 @@
-"""A deletion: its plan, and its jobs: each looks for the rows in some files, and rewrites the rest of those that
-have any.
+"""A deletion: its plan, and its jobs. Each looks for the rows in some files, and rewrites the rest of those
+that have any.
 
 Each file is read twice. First the columns of the predicate: most files that may contain such a row contain
 none, and stay as they are. Then the whole file, if some rows are deleted and others stay. Rows come in the
