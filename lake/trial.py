@@ -185,7 +185,6 @@ class Trial:
             options=self.options,
             location=self.location,
             stages_files=is_swept(self.kind, self.plan),
-            nested_files=self.kind.nested_files,
             builds_index=self.kind.builds_index,
             effect=self.kind.effect,
         )

@@ -253,8 +253,6 @@ class DistributedOperation(ABC, Generic[A]):
     staging: ClassVar[Staging | None] = None
     """Given if its argument has the field ``branch``, for rows that are published with that branch. So
     batches can be approved before they are published."""
-    nested_files: ClassVar[bool] = False
-    """Whether these files may lie in folders below the staging folders."""
     builds_index: ClassVar[bool] = False
     """Whether its objects are indexes of the table, and its files belong to them."""
     sees_active: ClassVar[bool] = False

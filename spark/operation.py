@@ -69,7 +69,6 @@ class Write(DistributedOperation[WriteArgument]):
     effect = Effect.APPENDS
     role = Role.WRITER  # the rows come from the caller's own program
     stages_files = True
-    nested_files = True
 
     def plan(self, request: PlanRequest[WriteArgument]) -> Plan:
         """See :meth:`DistributedOperation.plan`.

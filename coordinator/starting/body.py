@@ -237,7 +237,6 @@ def operation_arg(
         storage=dict(table.options.get("storage", {})),
         exclusive=kind.exclusive,
         stages_files=is_swept(kind, plan),
-        nested_files=kind.nested_files,
         builds_index=kind.builds_index,
         effect=kind.effect,
         distop=own_version(),

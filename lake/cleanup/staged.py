@@ -38,13 +38,16 @@ class Published:
     """Which staged files of an operation belong to the table."""
 
     stems: frozenset[str]
-    """Prefixes of all files of the attempts that count, followed by ``-``, ``.`` or ``_``."""
+    """Prefixes of all files and folders of the attempts that count, followed by ``-``, ``.``, ``_`` or
+    nothing."""
     joined: frozenset[str] = frozenset()
     """Names of task manifests that no snapshot refers to, since their entries are in a merged one."""
 
     def __contains__(self, name: str) -> bool:
         if name in self.joined:
             return False
+        if name in self.stems:
+            return True
         # Every place where a stem may end is tried, since there may be many more stems than such places.
         return any(name[:end] in self.stems for end, letter in enumerate(name) if letter in "-._")
 
@@ -135,14 +138,12 @@ def sweep(operation: OperationArg, history: HistoryRecord, jobs: Mapping[str, Jo
 
 
 def _swept(operation: OperationArg, folder: str, of_table: Published) -> int:
-    """How many files were removed from a folder, and from those in it if the operation has nested files."""
-    listed = entries(folder, operation.storage)
-    removed = 0
-    if operation.nested_files:
-        inner = (f"{folder}/{entry.name}" for entry in listed if entry.is_folder)
-        removed += sum(_swept(operation, each, of_table) for each in inner)
-    victims = (entry.name for entry in listed if not entry.is_folder and entry.name not in of_table)
-    removed += remove_files((f"{folder}/{name}" for name in victims), operation.storage)
+    """How many files were removed from a folder, and from those in it that are no attempt's that counts."""
+    unpublished = [entry for entry in entries(folder, operation.storage) if entry.name not in of_table]
+    inner = (f"{folder}/{entry.name}" for entry in unpublished if entry.is_folder)
+    removed = sum(_swept(operation, each, of_table) for each in inner)
+    victims = (f"{folder}/{entry.name}" for entry in unpublished if not entry.is_folder)
+    removed += remove_files(victims, operation.storage)
     reached("sweep.middle")
     remove_if_empty(folder)
     return removed

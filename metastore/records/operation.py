@@ -280,8 +280,6 @@ class OperationArg(Record, kw_only=True):
     stages_files: bool = False
     """Jobs leave files under the operation's staging folders, or something elsewhere, which a collector
     sweeps after the end."""
-    nested_files: bool = False
-    """These files may lie in folders below the staging folders."""
     builds_index: bool = False
     """These files belong to the index that is the operation's object."""
     effect: Effect = Effect.REPLACES
