@@ -10,7 +10,6 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from distop.cli.output.base import Listing
-from distop.cli.output.screen import grid_of
 from distop.cli.output.texts import (
     STATE_STYLES,
     became,
@@ -36,6 +35,14 @@ from distop.client import (
 )
 
 T = TypeVar("T")
+
+
+def grid_of(*columns: str) -> Grid:
+    """An empty list with these headers."""
+    grid = Grid(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
+    for index, column in enumerate(columns):
+        grid.add_column(column, no_wrap=index == 0, overflow="fold")
+    return grid
 
 
 @dataclass(frozen=True)
