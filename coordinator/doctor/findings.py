@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from enum import IntEnum
 from typing import Any, TypeAlias
 
 from distop.commit.contract import NOT_UNDONE
@@ -34,25 +33,14 @@ DOCTOR = "distop cluster doctor --fix"
 UPGRADE = "upgrade older versions of distop; if it was not written by hand, keep the value and report it"
 
 
-class Severity(IntEnum):
-    """Severity of a finding. From :attr:`WARNING` on something is wrong."""
-
-    NOTICE = 1
-    """Worth knowing; nothing is wrong."""
-    WARNING = 2
-    """Something does not progress, or may be lost; what is published is right."""
-    ERROR = 3
-    """An invariant is broken."""
-
-
-SEVERITIES: dict[str, Severity] = {
+SEVERITIES: dict[str, pb.Severity] = {
     code: severity
     for severity, codes in {
-        Severity.NOTICE: """
+        pb.NOTICE: """
             BACKLOG_WAITS CALL_TAKES_LONG COMPLETION_FAILS COMPLETION_HANGS JOBS_QUIET OPERATION_PAUSED
             TABLE_PAUSED WAITING_FOR_RUNNER WATERMARKS_OF_ROLLED_BACK
         """,
-        Severity.WARNING: """
+        pb.WARNING: """
             APPLIED_NOT_IN_HISTORY BACKLOG_BLOCKED BATCH_FAILED BATCH_REWRITTEN
             BACKLOG_INDEX_WITHOUT_TABLE BATCH_WITHOUT_FLIGHT BLOCKED_BY_NOTHING SCHEDULES_WITHOUT_TABLE
             CLAIM_WITHOUT_MEMBER CLAIM_WITHOUT_TABLE CLOCK_SKEW ENTRY_WITHOUT_TABLE
@@ -64,7 +52,7 @@ SEVERITIES: dict[str, Severity] = {
             STAGED_FILES_WITHOUT_OWNER UNKNOWN_STATE UNSUPPORTED_TYPE VERSIONS_APART
             FILES_WITHOUT_TABLE FOLDER_UNREADABLE OPERATION_BEFORE_RESTORE
         """,
-        Severity.ERROR: """
+        pb.ERROR: """
             BACKLOG_NOT_INDEXED SCHEDULES_NOT_INDEXED
             ENDED_OPERATION_WITH_STATE ETCD_ALARM ETCD_WITHOUT_LEADER
             HEAD_METADATA_MISSING HEAD_SNAPSHOT_UNKNOWN INSTANCE_NUMBER_BEHIND KEY_WITHOUT_LEASE
@@ -78,7 +66,8 @@ SEVERITIES: dict[str, Severity] = {
     }.items()
     for code in codes.split()
 }
-"""All codes and their severities."""
+"""All codes and their severities. A notice is worth knowing, and nothing is wrong. Of what a warning is
+about, something does not progress, or may be lost. An error is a broken invariant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +131,7 @@ class Finding:
         return self.fix is not None or self.mended
 
     @property
-    def severity(self) -> Severity:
+    def severity(self) -> pb.Severity:
         """What the code stands for, whatever the table."""
         return SEVERITIES[self.code]
 
@@ -168,7 +157,7 @@ def finding_message(reported: Reported) -> pb.Finding:
     return message_of(
         pb.Finding,
         finding,
-        severity=int(finding.severity),  # the same numbers
+        severity=finding.severity,
         fixable=finding.fixable,
         fixed=reported.fixed,
         outcome=reported.outcome,

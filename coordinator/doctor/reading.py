@@ -11,6 +11,7 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
+from typing import Any
 
 from distop.coordinator.doctor.findings import Finding, Fix, unreadable_record
 from distop.coordinator.state.tracker import Tracked
@@ -332,27 +333,22 @@ class _RevisionReader:
         return [list(islice(parts, len(some))) for some in wanted]
 
 
+_SINGLE = (
+    *("table", "entry", "head", "watermarks", "run_ops", "coordinator"),
+    *("pause", "ordering", "backlog_index", "agenda"),
+)
+"""The single keys of a table, by their names in :class:`TableKeys` and :class:`ObservedTable`."""
+
+
 def _table_gets(keys: TableKeys) -> list[Get]:
     space = keys.keyspace
-    words = (
-        keys.table,
-        keys.entry,
-        keys.head,
-        keys.watermarks,
-        keys.run_ops,
-        keys.coordinator,
-        keys.pause,
-        keys.ordering,
-        keys.backlog_index,
-        space.paused_table(keys.name),
-        space.dropped(keys.name),
-        keys.agenda,
-    )
     below_pause = space.paused_table(keys.name) + b"."
     active = space.active + escape(keys.name).encode() + b"."
     not_done = prefix_end(keys.unordered(DONE)), prefix_end(keys.unordered_prefix)
     return [
-        *(Get(key) for key in words),
+        *(Get(getattr(keys, name)) for name in _SINGLE),
+        Get(space.dropped(keys.name)),
+        Get(space.paused_table(keys.name)),
         all_of(keys),
         Get(keys.backlog_prefix, prefix_end(keys.backlog_prefix), limit=MAX_BATCHES),
         Get(*not_done, limit=MAX_BATCHES),
@@ -366,25 +362,17 @@ def _table_gets(keys: TableKeys) -> list[Get]:
 def _observed_table(keys: TableKeys, members: Members, results: list[list[KeyValue]]) -> ObservedTable:
     gets = _table_gets(keys)
     singles = [kvs[0] if kvs else KeyValue.missing(get.key) for get, kvs in zip(gets, results, strict=True)]
-    schedules, batches, unordered, below_pause, active, history, every = results[-7:]
+    paused, schedules, batches, unordered, below_pause, active, history, every = results[-8:]
+    own: dict[str, Any] = dict(zip(_SINGLE, singles, strict=False))
     table = ObservedTable(
         keys=keys,
         revision=members.revision,
         members=members,
-        table=singles[0],
-        entry=singles[1],
-        head=singles[2],
-        watermarks=singles[3],
-        run_ops=singles[4],
-        coordinator=singles[5],
-        pause=singles[6],
-        ordering=singles[7],
-        backlog_index=singles[8],
+        **own,
+        dropped=singles[len(_SINGLE)],
         batches=batches,
         unordered=unordered,
-        paused_index=[*results[9], *below_pause],
-        dropped=singles[10],
-        agenda=singles[11],
+        paused_index=[*paused, *below_pause],
         schedules=schedules,
     )
     for kv in every:

@@ -33,7 +33,7 @@ from distop.coordinator.web.actions import VERBS
 from distop.coordinator.web.doing import Doing, place_of
 from distop.coordinator.web.forms import Forms
 from distop.coordinator.web.pages import LARGE_GRID, render, url
-from distop.coordinator.web.reads import NO_CONTEXT, Answers, Reads
+from distop.coordinator.web.reads import MOST_MATCHES, NO_CONTEXT, Answers, Reads
 from distop.coordinator.web.requests import (
     HTTP_STATUS,
     PageAccess,
@@ -360,7 +360,7 @@ class WebServer:
 
     async def _watermarks(self, query: Query) -> dict[str, Any]:
         view, marks = await self._reads.table(query.needed("name"), page=0), query.text("marks")
-        watermarks = await self._reads.watermarks(view.name, marks)
+        watermarks = await self._reads.watermarks(view.table, marks)
         return {"view": view, "watermarks": watermarks, "marks": marks}
 
     async def _rules(self, query: Query) -> dict[str, Any]:
@@ -400,7 +400,7 @@ class WebServer:
         text = query.needed("q").strip()
         if text.count("/") >= 2:
             return _Elsewhere(url("/operation", name=text))
-        tables, after = await self._reads.search(text, query.text("after"))
+        tables, after = await self._reads.names(query.text("after"), MOST_MATCHES, text)
         if text in tables:
             return _Elsewhere(url("/table", name=text))
         return {"text": text, "found": tables, "after": after}

@@ -131,6 +131,8 @@ SELDOM_S = 3.0
 """Seconds that names of tables, history and watermarks are cached."""
 PUBLISHED_S = 30.0
 """Seconds that what is published is cached, unless something was published since."""
+MEMBERS_S = 0.5
+"""Seconds that members and leaders are cached."""
 BACKLOG_S = 1.0
 """Seconds that waiting batches are cached."""
 
@@ -202,16 +204,6 @@ class OperationPage:
     """Where the next page of jobs begins; 0: nowhere."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Batches:
-    """The batches of one table."""
-
-    waiting: pb.ListBacklogResponse
-    applied: pb.ListBacklogResponse
-    """Those of the last months, if their names have days."""
-    unordered: pb.ListBacklogResponse
-
-
 @dataclass(kw_only=True)
 class Examined:
     """What the doctor has found so far."""
@@ -225,20 +217,6 @@ class Examined:
     """When, in seconds since the epoch; 0: it has not."""
     error: DistopError | None = None
     """Why it has ended early."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Overview:
-    """The first page."""
-
-    tables: Sequence[TablePage]
-    next_after: str
-    """Where the next page of tables begins; empty on the last one."""
-    live: Sequence[Live]
-    active: int
-    """Operations that have keys in etcd, counted up to :data:`MAX_ACTIVE`."""
-    members: Sequence[pb.Member]
-    recent: Sequence[pb.Operation]
 
 
 class Reads:
@@ -301,8 +279,9 @@ class Reads:
         request = pb.ListOperationsRequest(table=table.name, page_size=MAX_PAGE)
         return await self.ask(self.operations.ListOperations, request, *_version_of(table))
 
-    async def batches(self, name: str, token: str = "") -> Batches:
-        """The batches of a table: a page of the waiting ones, and the others as far as they are shown."""
+    async def batches(self, name: str, token: str = "") -> dict[str, pb.ListBacklogResponse]:
+        """The batches of a table: a page of the ``waiting`` ones; of the ``applied`` ones those of the last
+        months, if their names have days; and the ``unordered`` ones."""
         request = pb.ListBacklogRequest(table=name, page_size=WAITING, page_token=token)
         waiting = await self.ask(self.backlog.ListBacklog, request, keep_s=BACKLOG_S)
         last = waiting.ordering.last
@@ -313,18 +292,19 @@ class Reads:
         applied, others = await asyncio.gather(
             self.ask(self.backlog.ListBacklog, done), self.ask(self.backlog.ListBacklog, unordered)
         )
-        return Batches(waiting=waiting, applied=applied, unordered=others)
+        return {"waiting": waiting, "applied": applied, "unordered": others}
 
-    async def search(self, part: str, after: str) -> tuple[list[str], str]:
-        """Names of tables with ``part`` in them, and where the next page begins; empty: there is none."""
+    async def names(self, after: str, count: int, part: str = "") -> tuple[list[str], str]:
+        """Names of up to ``count`` tables behind ``after``, with ``part`` in them, and where the next page
+        begins; see :func:`first_tables`."""
         if after:
             check_name(after, "after")
 
         async def read() -> tuple[list[str], str]:
             now = await self.client.revision()
-            return await first_tables(self.client, MOST_MATCHES, revision=now, after=after, part=part)
+            return await first_tables(self.client, count, revision=now, after=after, part=part)
 
-        return await self._answers.get(("search", part, after), read, keep_s=SELDOM_S)
+        return await self._answers.get(("names", after, count, part), read, keep_s=SELDOM_S)
 
     def examined(self) -> Examined:
         """What the doctor has found; it begins to look if it has not done so lately.
@@ -355,25 +335,26 @@ class Reads:
         examined.ended = self.wall()
         self._examined = examined
 
-    async def overview(self, after: str) -> Overview:
-        """The first page, with the tables after ``after``."""
+    async def overview(self, after: str) -> dict[str, Any]:
+        """The first page, with the tables after ``after``; ``active``: operations that have keys in etcd,
+        counted up to :data:`MAX_ACTIVE`; ``next_after``: empty on the last page."""
         members = await self.members()
         active = await self._active()
-        names, last = await self._names(after)
+        names, last = await self.names(after, TABLES + 1)
         shown = names[:TABLES]
         lines, (live, _) = await asyncio.gather(
             asyncio.gather(*(self._line(name, members) for name in shown)), self._live(active[:LIVE])
         )
         recent = [operation for line in lines for operation in line.history]
         recent.sort(key=lambda operation: operation.finished_at.ToNanoseconds(), reverse=True)
-        return Overview(
-            tables=lines,
-            next_after=shown[-1] if len(names) > TABLES else last,
-            live=live,
-            active=len(active),
-            members=members,
-            recent=recent[:RECENT],
-        )
+        return {
+            "tables": lines,
+            "next_after": shown[-1] if len(names) > TABLES else last,
+            "live": live,
+            "active": len(active),
+            "members": members,
+            "recent": recent[:RECENT],
+        }
 
     async def table(self, name: str, *, page: int) -> TablePage:
         """One table with its running operations and the ``page``-th page of its history.
@@ -421,25 +402,18 @@ class Reads:
 
     async def members(self) -> list[pb.Member]:
         """All live members, coordinators first."""
+        listed = await self.ask(self.cluster.ListMembers, pb.ListMembersRequest(), keep_s=MEMBERS_S)
+        return sorted(listed.members, key=lambda member: (member.role, member.id))
 
-        async def read() -> list[pb.Member]:
-            listed = await self.cluster.ListMembers(pb.ListMembersRequest(), NO_CONTEXT)
-            return sorted(listed.members, key=lambda member: (member.role, member.id))
-
-        return await self._answers.get("members", read, keep_s=0.5)
-
-    async def leaders(self) -> list[pb.Leader]:
+    async def leaders(self) -> Sequence[pb.Leader]:
         """The leaders of tables."""
+        listed = await self.ask(self.cluster.ListLeaders, pb.ListLeadersRequest(), keep_s=MEMBERS_S)
+        return listed.leaders
 
-        async def read() -> list[pb.Leader]:
-            return list((await self.cluster.ListLeaders(pb.ListLeadersRequest(), NO_CONTEXT)).leaders)
-
-        return await self._answers.get("leaders", read, keep_s=0.5)
-
-    async def watermarks(self, name: str, after: str = "") -> pb.GetWatermarksResponse:
+    async def watermarks(self, table: pb.Table, after: str = "") -> pb.GetWatermarksResponse:
         """A page of the watermarks of a table, by source and partition."""
-        table = await self.tables.GetTable(pb.GetTableRequest(name=name), NO_CONTEXT)
-        return await self._watermarks(table, after)
+        request = pb.GetWatermarksRequest(table=table.name, page_size=WATERMARKS, page_token=after)
+        return await self.ask(self.tables.GetWatermarks, request, *_version_of(table))
 
     async def _active(self) -> list[OperationId]:
         """Those that the caller may see, as far as they are counted, among the first :data:`LOOKED`."""
@@ -458,18 +432,6 @@ class Reads:
                     break
         return led[:MAX_ACTIVE]
 
-    async def _names(self, after: str) -> tuple[list[str], str]:
-        """Names of up to one more table than a page has; see :func:`first_tables`."""
-        if after:
-            check_name(after, "after")
-
-        async def read() -> tuple[list[str], str]:
-            return await first_tables(
-                self.client, TABLES + 1, revision=await self.client.revision(), after=after
-            )
-
-        return await self._answers.get(("names", after), read, keep_s=SELDOM_S)
-
     async def _line(self, name: str, members: Sequence[pb.Member]) -> TablePage:
         """A table's line on the overview; an unreadable one shows its error, and the others are shown."""
         try:
@@ -486,7 +448,7 @@ class Reads:
         running = [OperationId.parse(name) for name in table.running[:live]]
         shown, errors = await self._live(running)
         finished = await self._history(table, history)
-        watermarks = (await self._watermarks(table)).watermarks
+        watermarks = (await self.watermarks(table)).watermarks
         if errors:
             reason = _unreadable(errors[0])
         else:
@@ -551,13 +513,6 @@ class Reads:
             return [from_ended(operation, kv) for operation, kv in ended]
 
         return await self._answers.get(("history", count, *_version_of(table)), read, keep_s=SELDOM_S)
-
-    async def _watermarks(self, table: pb.Table, after: str = "") -> pb.GetWatermarksResponse:
-        async def read() -> pb.GetWatermarksResponse:
-            request = pb.GetWatermarksRequest(table=table.name, page_size=WATERMARKS, page_token=after)
-            return await self.tables.GetWatermarks(request, NO_CONTEXT)
-
-        return await self._answers.get(("watermarks", after, *_version_of(table)), read, keep_s=SELDOM_S)
 
 
 def _unreadable(error: DistopError) -> Reason:

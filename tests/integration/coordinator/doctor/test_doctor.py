@@ -28,7 +28,7 @@ from distop.commit.contract import NOT_UNDONE
 from distop.coordinator.doctor import checks as doctor_checks
 from distop.coordinator.doctor import files as doctor_files
 from distop.coordinator.doctor import rounds as doctor_rounds
-from distop.coordinator.doctor.findings import MOVED, Fixing, RemoveFiles, Reported, Severity, apply
+from distop.coordinator.doctor.findings import MOVED, Fixing, RemoveFiles, Reported, apply
 from distop.coordinator.doctor.liveness import Patience
 from distop.coordinator.doctor.rounds import Doctor, Examination
 from distop.coordinator.work.work import Work
@@ -61,6 +61,7 @@ from distop.metastore.tables.registry import table_puts
 from distop.metastore.tables.schedules import AgendaRecord, ScheduleRecord
 from distop.operations.registry import Registry
 from distop.process.loop import event_loop
+from distop.proto import distop_pb2 as pb
 from support.etcd.jobs import mark
 from support.etcd.lossy import Fault, LossyClient
 from support.etcd.starts import begin, make_table
@@ -105,7 +106,7 @@ class Practice:
     async def codes(self, table: str = "t", **options: bool) -> set[str]:
         """What is wrong; notices are not."""
         told = await self.examine(table, **options)  # type: ignore[arg-type]
-        return {one.finding.code for one in told if one.finding.severity > Severity.NOTICE}
+        return {one.finding.code for one in told if one.finding.severity > pb.NOTICE}
 
     def keys(self, operation: OperationId) -> OperationKeys:
         return self.space.operation(operation)
@@ -833,5 +834,5 @@ async def test_a_table_with_a_type_that_is_not_read_is_named_and_the_others_are_
     told = {one.finding.code: one.finding for one in await files.examine("", deep=True)}
     assert told.keys() - {ETCD_VERSION} == {"UNSUPPORTED_TYPE", "PAUSE_INDEX_WITHOUT_PAUSE"}
     found = told["UNSUPPORTED_TYPE"]
-    assert (found.table, found.severity) == ("t", Severity.WARNING)
+    assert (found.table, found.severity) == ("t", pb.WARNING)
     assert f"has column 'x' of the type {kind}" in found.sentence
