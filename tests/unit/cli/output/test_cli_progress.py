@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from distop.cli.output.progress import MOST_CELLS, ProgressView, follow
+from distop.cli.output.human import MOST_CELLS, ProgressView, follow
 from distop.cli.output.texts import counts, duration, printable
 from distop.client import JobCounts, JobUpdate, Operation, OperationState, OperationUpdate
 
