@@ -67,7 +67,7 @@ class Output:
         of = {"wrong": result.wrong, "warned": result.warned} if hasattr(result, "wrong") else {}
         self._print(shown | of)
 
-    def listed(self, what: Listing, items: Sequence[Any], more: int) -> None:
+    def listed(self, listing: Listing, items: Sequence[Any], more: int) -> None:
         """Several of a kind; ``more``: how many the list leaves out, as far as they were counted."""
         self._print(items)
         if more:
@@ -110,11 +110,11 @@ class Output:
 
     def checked(self, workers: Sequence[Mapping[str, Any]], findings: Sequence[WorkerFinding]) -> None:
         """Workers of Spark that were looked at, and what is wrong there."""
-        found = [
+        shown = [
             {name: getattr(finding, name) for name in ("code", "sentence", "workers", "remedy")}
             for finding in findings
         ]
-        self._print({"wrong": bool(found), "findings": found, "workers": [dict(one) for one in workers]})
+        self._print({"wrong": bool(shown), "findings": shown, "workers": list(map(dict, workers))})
 
     def facts(self, title: str, facts: Mapping[str, Any], hints: Iterable[str] = ()) -> None:
         """Any other result: names and values; ``hints`` are for people only."""

@@ -20,11 +20,11 @@ from markupsafe import Markup
 
 from distop.coordinator.state.grid import JobGrid
 from distop.coordinator.state.outcomes import Outcomes
-from distop.coordinator.views import jobs, messages, why
-from distop.coordinator.views.jobs import Failure, grouped
+from distop.coordinator.views import messages, why
 from distop.coordinator.views.why import Need, many
 from distop.coordinator.web import actions, charts, reads
 from distop.coordinator.web.actions import Action, command
+from distop.coordinator.web.reads import Failure, grouped
 from distop.proto import distop_pb2 as pb
 from distop.proto import json_text
 from distop.proto.json_text import from_json, violations_of
@@ -293,6 +293,6 @@ def _defined_in(module: ModuleType) -> dict[str, Any]:
 
 
 # What templates may call: whatever these modules define.
-for _module in (json_text, jobs, messages, why, charts, actions, reads, sys.modules[__name__]):
+for _module in (json_text, messages, why, charts, actions, reads, sys.modules[__name__]):
     ENVIRONMENT.globals |= _defined_in(_module)
 ENVIRONMENT.globals |= {"pb": pb, "typed": actions.command, "utc": partial(datetime.fromtimestamp, tz=UTC)}

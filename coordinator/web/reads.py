@@ -2,13 +2,14 @@
 
 Every view is bounded: tables, operations and lines of history have limits. What changes rarely (names of
 tables, history, watermarks) is cached for some seconds; running operations are followed. Many open pages cost
-etcd as much as one."""
+etcd as much as one.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -22,22 +23,107 @@ from distop.coordinator.api.operations import OperationService
 from distop.coordinator.api.schedules import ScheduleService
 from distop.coordinator.api.tables import TableService
 from distop.coordinator.starting.services import Services
-from distop.coordinator.state.grid import JobGrid
+from distop.coordinator.state.grid import CLAIMED, FAILED, SUCCEEDED, WAITING, JobGrid
 from distop.coordinator.state.outcomes import Outcomes
 from distop.coordinator.views.following import Following
-from distop.coordinator.views.jobs import STATES, Job, read_jobs
 from distop.coordinator.views.listing import LOOKED, MAX_PAGE, first_tables
 from distop.coordinator.views.operations import from_ended, not_found, read_finished
 from distop.coordinator.views.tables import with_schedules
 from distop.coordinator.views.why import Mood, Need, Reason, executors_among, need_of, short_name, why
 from distop.coordinator.web.charts import first_shown
 from distop.coordinator.work.work import Work
-from distop.errors import DistopError, InvalidArgument, Unavailable, as_distop
+from distop.errors import CorruptRecord, DistopError, InvalidArgument, Unavailable, as_distop
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.deadline import within
-from distop.metastore.etcd.txn import named
+from distop.metastore.etcd.txn import Get, named
+from distop.metastore.operations.jobs import read_tries
+from distop.metastore.records.keyspace import OperationKeys
 from distop.metastore.records.names import OperationId, check_name, prefix_end
+from distop.metastore.records.operation import ClaimRecord, JobRecord, RunnerRecord
+from distop.metastore.records.record import decode
 from distop.proto import distop_pb2 as pb
+
+STATES = {"waiting": WAITING, "running": CLAIMED, "done": SUCCEEDED, "failed": FAILED}
+"""The states of a job, and the cell of each in a grid. Only exclusive jobs are ever ``running``."""
+
+JOBS = 30
+"""Jobs on one page: each takes three reads, and all of them are one request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job of an operation, as a page shows it."""
+
+    partition: str
+    state: str
+    """One of :data:`STATES`."""
+    attempts: int = 0
+    """Those that have begun, as far as it is known: the failed ones, and the one with a result or a claim."""
+    member: str = ""
+    """Who runs it, or has run it, as far as the keys say: of a claim the sidecar; of a result the executor,
+    as long as that runs the operation."""
+    at: float = 0.0
+    """When it finished, by the clock of its executor, in seconds since the epoch; 0: it has not."""
+    error: str = ""
+    """Of a failed one why; of another one why its last attempt failed."""
+
+
+async def read_jobs(
+    client: EtcdClient, keys: OperationKeys, grid: JobGrid, *, state: str = "", start: int = 0
+) -> tuple[list[Job], int]:
+    """The first jobs in a state (empty: in any) from a position of the plan on, and the position behind
+    them; 0 at the end."""
+    cells, after = grid.some(STATES.get(state, ""), start, JOBS)
+    names = [partition for partition, _ in cells]
+    wanted = [(keys.job_state(name), keys.claim(name), keys.tries(name)) for name in names]
+    read = await client.read_many([*(Get(key) for job in wanted for key in job), Get(keys.runner)])
+    kvs = [
+        [read.single(3 * number + at, key) for at, key in enumerate(job)] for number, job in enumerate(wanted)
+    ]
+    runner = read.single(3 * len(wanted), keys.runner)
+    tries = await read_tries(client, keys, (tried for _, _, tried in kvs if tried.exists))
+    words = {cell: word for word, cell in STATES.items()}
+    jobs = []
+    for (name, cell), (ended, claimed, _) in zip(cells, kvs, strict=True):
+        failed = tries[name].tries if name in tries else 0
+        job = Job(name, words[cell], failed, error=tries[name].error if name in tries else "")
+        try:
+            if ended.exists and cell in (SUCCEEDED, FAILED):
+                record = decode(ended.value, JobRecord, ended.key)
+                # An attempt begins with the token of its run, which is when its executor took the operation.
+                is_present = runner.exists and record.attempt.startswith(f"{runner.create_revision}-")
+                member = decode(runner.value, RunnerRecord, runner.key).member if is_present else ""
+                error = record.error or job.error
+                job = Job(name, words[cell], failed + 1, member, record.at, error)
+            elif claimed.exists:
+                member = decode(claimed.value, ClaimRecord, claimed.key).member
+                job = Job(name, words[cell], failed + 1, member, error=job.error)
+        except CorruptRecord as corrupt:
+            job = Job(name, words[cell], failed, error=str(corrupt))
+        jobs.append(job)
+    return jobs, after
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What some jobs have failed with."""
+
+    error: str
+    partitions: Sequence[str]
+
+
+def grouped(errors: Mapping[str, str]) -> list[Failure]:
+    """Failures of jobs by their message, the most frequent first; the keys are partitions.
+
+    Messages that name their partition count as equal.
+    """
+    groups: dict[str, list[str]] = {}
+    for partition, error in errors.items():
+        alike = error.replace(partition, "…") if len(partition) > 2 else error
+        groups.setdefault(alike, []).append(partition)
+    failures = [Failure(alike if names[1:] else errors[names[0]], names) for alike, names in groups.items()]
+    return sorted(failures, key=lambda failure: -len(failure.partitions))
+
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
@@ -163,7 +249,7 @@ MOST_MATCHES = 50
 """Tables on one page of a search."""
 BATCHES = 1000
 """Most applied batches of a calendar."""
-WAITING = 100
+MOST_WAITING = 100
 """Waiting batches on one page."""
 
 
@@ -282,13 +368,13 @@ class Reads:
     async def batches(self, name: str, token: str = "") -> dict[str, pb.ListBacklogResponse]:
         """The batches of a table: a page of the ``waiting`` ones; of the ``applied`` ones those of the last
         months, if their names have days; and the ``unordered`` ones."""
-        request = pb.ListBacklogRequest(table=name, page_size=WAITING, page_token=token)
+        request = pb.ListBacklogRequest(table=name, page_size=MOST_WAITING, page_token=token)
         waiting = await self.ask(self.backlog.ListBacklog, request, keep_s=BACKLOG_S)
         last = waiting.ordering.last
         done = pb.ListBacklogRequest(table=name, page_size=BATCHES, applied=True)
         if first := first_shown(last):
             done.MergeFrom(pb.ListBacklogRequest(first=first, last=last))
-        unordered = pb.ListBacklogRequest(table=name, page_size=WAITING, unordered=True)
+        unordered = pb.ListBacklogRequest(table=name, page_size=MOST_WAITING, unordered=True)
         applied, others = await asyncio.gather(
             self.ask(self.backlog.ListBacklog, done), self.ask(self.backlog.ListBacklog, unordered)
         )

@@ -11,11 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jinja2 import UndefinedError
 
-from distop.coordinator.views.jobs import grouped
 from distop.coordinator.views.why import Mood, Need, Reason
 from distop.coordinator.web.charts import phases
 from distop.coordinator.web.pages import ENVIRONMENT, printable, render
-from distop.coordinator.web.reads import OperationPage
+from distop.coordinator.web.reads import OperationPage, grouped
 from distop.errors import NotFound
 from distop.proto import distop_pb2 as pb
 from distop.proto.messages import timestamp
