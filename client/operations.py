@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -14,7 +15,9 @@ from distop.errors import (
     Cancelled,
     DistopError,
     InvalidArgument,
+    JobFailed,
     Kind,
+    error_class,
 )
 from distop.proto import distop_pb2 as pb
 from distop.proto.json_text import to_json
@@ -78,6 +81,17 @@ class OperationError(Model):
     code: str
     """A stable code of :mod:`distop.errors`."""
     message: str
+
+    @property
+    def retryable(self) -> bool:
+        """Whether another operation like it may succeed without a change. Of a job, its own error tells.
+
+        What comes from outside of distop (a disk, a network) may pass; what a user has aborted does not.
+        """
+        of_job = re.search(r"\bjob .* failed: ([A-Z_]+): ", self.message)
+        code = of_job[1] if of_job and self.code == JobFailed.code else self.code
+        known = error_class(code)
+        return code != "COMPLETION_FAILED" and (known is None or known.retryable)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -212,7 +226,8 @@ class Operation(Model):
         Raises
         ------
         OperationFailed
-            It failed. ``details["cause"]`` is the code of the error that made it fail.
+            It failed. ``details["cause"]`` is the code of the error that made it fail; ``retryable``, whether
+            another one may succeed without a change.
         Cancelled
             It was cancelled.
         OperationParked
@@ -233,7 +248,10 @@ class Operation(Model):
         details = {"operation": self.name} | ({"cause": self.error.code} if self.error else {})
         if self.state is OperationState.CANCELLED:
             raise Cancelled(f"{self.name} was cancelled{why}", details=details)
-        raise OperationFailed(f"{self.name} failed{why}", details=details)
+        failed = OperationFailed(f"{self.name} failed{why}", details=details)
+        if self.error is not None and self.error.retryable:
+            vars(failed)["retryable"] = True
+        raise failed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

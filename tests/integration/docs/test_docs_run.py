@@ -71,7 +71,10 @@ NOT_RUN = {
         "tests/system/tables/test_restored.py does the same",
         "needs an etcdutl of 3.5.10 or newer; tests/system/tables/test_restored.py runs the same",
     ],
-    "docs/schedulers.md": ["a script, which a test of its own runs and kills"],
+    "docs/schedulers.md": [
+        "tests/system/deployed/test_airflow.py runs it under Airflow",
+        "a script, which a test of its own runs and kills",
+    ],
     "docs/security.md": [
         "it runs until it is stopped",
         "a test of its own runs it, with certificates and ports of its own",

@@ -8,7 +8,7 @@ from contextlib import aclosing
 import pytest
 from grpc.aio import EOF  # type: ignore[attr-defined]  # the stubs lack it
 
-from distop.client import AsyncClient, OperationFailed, OperationState
+from distop.client import AsyncClient, OperationError, OperationFailed, OperationState
 from distop.client.connection import Connection, parse_addresses
 from distop.errors import (
     RETRY_AFTER,
@@ -377,6 +377,7 @@ async def test_outcomes(client: AsyncClient) -> None:
     with pytest.raises(OperationFailed, match="job 0 was asked to fail") as failed:
         bad.raise_for_outcome()
     assert failed.value.details == {"operation": bad.name, "cause": "JOB_FAILED"}
+    assert not failed.value.retryable
     assert bad.duration_s == 2
     gone = await client.start("flights", "noop")
     asked = await gone.cancel("no longer needed")
@@ -384,6 +385,22 @@ async def test_outcomes(client: AsyncClient) -> None:
     assert not asked.done
     with pytest.raises(Cancelled, match=gone.name):
         await gone.result()
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "retryable"),
+    [
+        ("DEADLINE_EXCEEDED", "not finished within 3 s", True),
+        ("OF_A_LATER_RELEASE", "", True),
+        ("HEAD_CONFLICT", "", False),
+        ("COMPLETION_FAILED", "aborted by ann", False),
+        ("JOB_FAILED", "job 2 failed: BAD_ROW: s3://in/1.csv, line 7", False),
+        ("JOB_FAILED", "3 of 9 jobs failed, 2 may; job 2 failed: CRASHED: OSError: the disk is away", True),
+    ],
+)
+def test_a_failure_says_whether_another_try_may_succeed(code: str, message: str, retryable: bool) -> None:
+    """Of a job, its own error decides; what a user has aborted, nobody starts again by himself."""
+    assert OperationError(code, message).retryable == retryable
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,66 @@
+"""The packages in ``integrations``, each beside the real scheduler in an environment of its own."""
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from support.repository import ROOT
+
+KEPT = ROOT / "build" / "schedulers"
+INSTALL_S = 600
+
+
+def environment_with(integration: str) -> Path:
+    """The Python of an environment with one of the integrations and its scheduler, in the versions it pins.
+
+    What distop needs is that of the environment of these tests, unless the scheduler refuses its version. It
+    is made once. Skips the test where the package index cannot be reached.
+    """
+    package, home = ROOT / "integrations" / integration, KEPT / integration
+    files = [package / "pyproject.toml", package / "constraints.txt", ROOT / "constraints.txt"]
+    stamp = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+    KEPT.mkdir(parents=True, exist_ok=True)
+    with (KEPT / f"{integration}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (home / "stamp").exists() or (home / "stamp").read_text() != stamp:
+            _install(home, package)
+            (home / "stamp").write_text(stamp)
+    return home / "bin" / "python"
+
+
+def variables_for(integration: str) -> dict[str, str]:
+    """The environment variables of a scheduler, which uses the integration's sources as they are now."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("DISTOP", "PYTHON"))}
+    return kept | {"PYTHONPATH": str(ROOT / "integrations" / integration)}
+
+
+def _install(home: Path, package: Path) -> None:
+    python, ours = home / "bin" / "python", sysconfig.get_path("purelib")
+    _run([sys.executable, "-m", "venv", "--clear", "--without-pip", str(home)])
+    theirs = sysconfig.get_path("purelib", vars={"base": str(home)})
+    (Path(theirs) / "distop-tests.pth").write_text(f"import site; site.addsitedir({ours!r})\n")
+    pins = (package / "constraints.txt").read_text().splitlines()
+    named = {pin.partition("==")[0].lower() for pin in pins}
+    known = (ROOT / "constraints.txt").read_text().splitlines()
+    pins += [pin for pin in known if pin.partition("==")[0].lower() not in named]
+    (home / "pins.txt").write_text("\n".join(pins))
+    sources = shutil.copytree(package, home / "package")  # a build leaves files beside its sources
+    pip = [sys.executable, "-m", "pip", "--python", str(python)]
+    install = ["install", "--quiet", "--no-build-isolation", "-c", str(home / "pins.txt"), str(sources)]
+    _run([*pip, *install], unreachable=("No matching distribution found", "Connection"))
+    _run([*pip, "check"])
+
+
+def _run(command: list[str], *, unreachable: tuple[str, ...] = ()) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_S, check=False)
+    output = (done.stdout + done.stderr)[-2000:]
+    if done.returncode and any(sign in output for sign in unreachable):
+        pytest.skip(f"the package index cannot be reached: {output[-300:]}")
+    assert not done.returncode, output
