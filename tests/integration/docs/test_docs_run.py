@@ -73,6 +73,7 @@ NOT_RUN = {
     ],
     "docs/schedulers.md": [
         "tests/system/deployed/test_airflow.py runs it under Airflow",
+        "tests/system/deployed/test_dagster.py runs it with Dagster",
         "a script, which a test of its own runs and kills",
     ],
     "docs/security.md": [
