@@ -213,7 +213,7 @@ ifeq ($(SINCE),)
 else
 	@packages=() scripts=(); while read -r path; do \
 		if [ -e "src/distop/$$path" ]; then packages+=("src/distop/$$path"); \
-		elif [[ $$path != docs/* ]]; then scripts+=("$$path"); fi; \
+		elif [[ $$path != @(docs|integrations)/* ]]; then scripts+=("$$path"); fi; \
 	done < <(git diff --name-only --diff-filter=d $(SINCE) -- '*.py'); \
 	[ $${#packages[@]} = 0 ] || $(BIN)/mypy "$${packages[@]}" $(ARGS); \
 	[ $${#scripts[@]} = 0 ] || $(BIN)/mypy $(UNTYPED) "$${scripts[@]}"
