@@ -30,7 +30,17 @@ from distop.client.operations import (
 from distop.client.quarantine import Quarantine, QuarantinedRow
 from distop.client.schedules import Schedule
 from distop.client.starting import IngestOptions, ingest_argument
-from distop.client.tables import Column, Explanation, Index, Snapshot, Table, TableContent, Watermarks
+from distop.client.tables import (
+    Column,
+    Explanation,
+    Index,
+    Snapshot,
+    Table,
+    TableChange,
+    TableContent,
+    TableOptions,
+    Watermarks,
+)
 
 __all__ = [
     "DEFAULT_ADDRESS",
@@ -77,8 +87,10 @@ __all__ = [
     "Staged",
     "StartOptions",
     "Table",
+    "TableChange",
     "TableContent",
     "TableHandle",
+    "TableOptions",
     "Trace",
     "Watermarks",
     "batch_range",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal, Required, TypedDict
 
 from distop.client.calls import PAGE_SIZE, Calls, NamedCalls, models, new_request_id
 from distop.client.connection import make_request
@@ -157,11 +157,61 @@ class Explanation(Model):
     sentence: str
 
 
+class TableOptions(TypedDict, total=False):
+    """The options of a new table."""
+
+    schema: Sequence[str] | Mapping[str, str]
+    """Columns, as ``["id: long not null", "at: timestamp"]`` or names and types. Without: the first ingest
+    decides."""
+    partitionBy: Sequence[str]
+    """Partitioning terms, such as ``month(at)`` or ``bucket[16](id)``."""
+    properties: Mapping[str, str | bool | int | float]
+    """Properties of the table format."""
+    storage: Mapping[str, Any]
+    """fsspec options of its file system, such as ``endpoint_url``."""
+    checks: Mapping[str, Any]
+    """Rules that all ingested rows must keep: see ``docs/validation.md``."""
+
+
+class TableChange(TypedDict, total=False):
+    """A change of a table: ``docs/changing-tables.md`` says which fields belong to which."""
+
+    change: Required[
+        Literal[
+            "rename",
+            "drop",
+            "add",
+            "widen",
+            "optional",
+            "doc",
+            "move",
+            "partition_by",
+            "properties",
+            "checks",
+        ]
+    ]
+    column: str
+    to: str
+    """The new name of the column."""
+    type: str
+    doc: str
+    after: str
+    """The column that it moves behind; empty: to the front."""
+    terms: Sequence[str]
+    """Partitioning terms of new rows."""
+    set: Mapping[str, str]
+    """Properties to set."""
+    unset: Sequence[str]
+    """Properties to remove."""
+    checks: Mapping[str, Any]
+    """Rules in place of those that the table has; without: none."""
+
+
 class TablesCalls(Calls):
     """The calls that create and list tables."""
 
     async def create_table(
-        self, name: str, location: str, *, format: str = "iceberg", options: Mapping[str, Any] | None = None
+        self, name: str, location: str, *, format: str = "iceberg", options: TableOptions | None = None
     ) -> Table:
         """Create a table.
 
@@ -169,9 +219,8 @@ class TablesCalls(Calls):
         ----------
         location:
             URL of the folder for its files, on any fsspec file system.
-        options:
-            Options of the format; for Iceberg ``schema``, ``partitionBy`` and ``properties``. ``storage``:
-            fsspec options of its file system.
+        format:
+            ``iceberg``, ``delta``, or ``files``: a tree of plain files.
         """
         reply = await self._call(
             "CreateTable",
@@ -210,7 +259,7 @@ class TableCalls(NamedCalls):
 
     async def alter(
         self,
-        changes: Sequence[Mapping[str, Any]],
+        changes: Sequence[TableChange],
         reason: str = "",
         *,
         run: str | None = None,
@@ -220,10 +269,9 @@ class TableCalls(NamedCalls):
         Parameters
         ----------
         changes:
-            Applied in order, such as ``{"change": "add", "column": "fare", "type": "decimal(9,2)"}``;
-            see ``docs/changing-tables.md``.
+            Applied in order, such as ``{"change": "add", "column": "fare", "type": "decimal(9,2)"}``.
         run:
-            Identifies repetitions of the call.
+            The name of a run of the caller's program, so that the call may be repeated.
 
         Raises
         ------

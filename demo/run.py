@@ -46,8 +46,7 @@ def play(stage: Stage, days: Counter[str]) -> bool:
         stage.wait_for_crew()
     if stage.security is not None:
         stage.client.change_grants(GRANTS)
-    options = {"partitionBy": ["month(time_hour)"]}
-    stage.client.create_table(TABLE, str(FOLDER / "table"), options=options)
+    stage.client.create_table(TABLE, str(FOLDER / "table"), options={"partitionBy": ["month(time_hour)"]})
     console.print(f"table {TABLE}, partitioned by month(time_hour), fed from a landing folder")
     with stage.timed("fed"):
         feed(stage)

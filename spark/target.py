@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from distop.client import Client, Table
+from distop.client import Client, Table, TableOptions
 from distop.errors import InvalidArgument, PreconditionFailed, TableExists, TableNotFound
 from distop.lake.iceberg.metadata_files import TableFile
 from distop.lake.iceberg.takeover import folder_of, new_write
@@ -135,7 +135,7 @@ def _table(client: Client, options: WriteOptions) -> Table:
             f"table {options.table!r} is to be created, but location is not set",
             details={"field": "location"},
         )
-    made: dict[str, Any] = {"partitionBy": list(options.partition_by)} if options.partition_by else {}
+    made: TableOptions = {"partitionBy": list(options.partition_by)} if options.partition_by else {}
     if options.storage:
         made["storage"] = options.storage
     try:

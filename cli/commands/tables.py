@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from distop.cli.options.bundles import command
-from distop.cli.options.parsing import parse_object, parse_properties, parse_schema, split_list
+from distop.cli.options.parsing import (
+    parse_columns,
+    parse_object,
+    parse_properties,
+    parse_property,
+    parse_schema,
+    split_list,
+)
 from distop.cli.options.session import Connected, Limit, Reason, TableName, page_size
+from distop.client import TableChange, TableOptions
 
 group = typer.Typer()
 
@@ -64,15 +72,18 @@ def create(
 
     Example: distop table create flights --location /data/flights --partition-by 'month(time_hour)'
     """
-    options: dict[str, Any] = {
-        "schema": parse_schema(schema or ()),
-        "partitionBy": [term for terms in partition_by or () for term in split_list(terms)],
-        "properties": parse_properties(property or ()),
-        "storage": parse_properties(storage or ()),
-        "checks": parse_object(checks, "checks") if checks is not None else None,
-    }
-    given = {key: value for key, value in options.items() if value}
-    session.out.show(session.client.create_table(name, location, format=format, options=given))
+    options: TableOptions = {}
+    if schema:
+        options["schema"] = parse_schema(schema)
+    if partition_by:
+        options["partitionBy"] = [term for terms in partition_by for term in split_list(terms)]
+    if property:
+        options["properties"] = parse_properties(property)
+    if storage:
+        options["storage"] = parse_properties(storage)
+    if checks is not None:
+        options["checks"] = parse_object(checks, "checks")
+    session.out.show(session.client.create_table(name, location, format=format, options=options))
 
 
 @command(group)
@@ -127,23 +138,20 @@ def alter(
 
     Example: distop table alter flights --add 'fare: decimal(9,2)' --widen 'id: long'
     """
-    changes: list[dict[str, Any]] = []
-
-    def each(kind: str, items: list[str] | None, *names: str) -> None:
-        parsed = (parse_properties([item]).popitem() if len(names) > 1 else (item,) for item in items or ())
-        changes.extend({"change": kind, **dict(zip(names, values, strict=True))} for values in parsed)
-
-    def columns(kind: str, items: list[str] | None) -> None:
-        for column in parse_schema(items or ()):
-            name, _, type_text = column.rpartition(":")
-            changes.append({"change": kind, "column": name.strip(), "type": type_text.strip()})
-
-    each("rename", rename, "column", "to")
-    each("drop", drop, "column")
-    columns("add", add)
-    columns("widen", widen)
-    each("optional", optional, "column")
-    each("doc", doc, "column", "doc")
+    changes: list[TableChange] = []
+    for item in rename or ():
+        column, new_name = parse_property(item)
+        changes.append({"change": "rename", "column": column, "to": new_name})
+    changes += [{"change": "drop", "column": column} for column in drop or ()]
+    for name, kind in parse_columns(add or ()):
+        changes.append({"change": "add", "column": name, "type": kind})
+    changes += [
+        {"change": "widen", "column": name, "type": kind} for name, kind in parse_columns(widen or ())
+    ]
+    changes += [{"change": "optional", "column": column} for column in optional or ()]
+    for item in doc or ():
+        column, text = parse_property(item)
+        changes.append({"change": "doc", "column": column, "doc": text})
     for item in move or ():
         column, _, after = item.partition("=")
         changes.append({"change": "move", "column": column.strip(), "after": after.strip()})
@@ -155,8 +163,10 @@ def alter(
             {"change": "properties", "set": parse_properties(property or ()), "unset": unset or []}
         )
     if checks is not None:
-        rules = {} if checks == "none" else {"checks": parse_object(checks, "checks")}
-        changes.append({"change": "checks", **rules})
+        rules: TableChange = {"change": "checks"}
+        if checks != "none":
+            rules["checks"] = parse_object(checks, "checks")
+        changes.append(rules)
     session.out.show(session.client.table(table).alter(changes, reason))
 
 

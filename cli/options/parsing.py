@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, overload
@@ -66,7 +66,7 @@ def parse_assignments(items: Iterable[str]) -> dict[str, Any]:
     """
     values: dict[str, list[Any]] = {}
     for item in items:
-        key, text = _split(item)
+        key, text = parse_property(item)
         try:
             value = _read_json(text)
         except ValueError:
@@ -77,7 +77,7 @@ def parse_assignments(items: Iterable[str]) -> dict[str, Any]:
 
 def parse_properties(items: Iterable[str]) -> dict[str, str]:
     """``key=value``, both as text."""
-    return dict(map(_split, items))
+    return dict(map(parse_property, items))
 
 
 def parse_object(text: str, field: str) -> dict[str, Any]:
@@ -129,14 +129,20 @@ def parse_schema(items: Iterable[str]) -> list[str]:
 def parse_types(items: Iterable[str]) -> dict[str, str]:
     """Columns as of :func:`parse_schema`, as names and types."""
     types = {}
-    for column in parse_schema(items):
-        name, colon, type_text = column.rpartition(":")
-        if not colon:
+    for name, type_text in parse_columns(items):
+        if not name:
             raise InvalidArgument(
-                f"{column!r} is not a column: write 'name: type'", details={"field": "schema"}
+                f"{type_text!r} is not a column: write 'name: type'", details={"field": "schema"}
             )
-        types[name.strip()] = type_text.strip()
+        types[name] = type_text
     return types
+
+
+def parse_columns(items: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """The name and the type of each column of :func:`parse_schema`; without a colon the name is empty."""
+    for column in parse_schema(items):
+        name, _, type_text = column.rpartition(":")
+        yield name.strip(), type_text.strip()
 
 
 def split_list(text: str) -> list[str]:
@@ -145,7 +151,8 @@ def split_list(text: str) -> list[str]:
     return [part.strip() for part in parts if part.strip()]
 
 
-def _split(item: str) -> tuple[str, str]:
+def parse_property(item: str) -> tuple[str, str]:
+    """``key=value``: the key and the value."""
     key, equals, value = item.partition("=")
     if not equals or not key.strip():
         raise InvalidArgument(f"{item!r} is not key=value", details={"field": "arg"})

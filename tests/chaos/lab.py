@@ -89,7 +89,7 @@ class Lab:
             self.retired.append(book)
         name = f"{use}-{next(self._numbers)}"
         location = self.folder / "tables" / name
-        given = {"partitionBy": ["kind"], "schema": SCHEMA, **options}
+        given: Any = {"partitionBy": ["kind"], "schema": SCHEMA, **options}
         with contextlib.suppress(TableExists):  # made by a call whose answer was lost
             await self.retry_until_known(
                 lambda: self.client.create_table(

@@ -18,7 +18,7 @@ from chaos.commits import catalogued, given_up, moved_by_hand, written, written_
 from chaos.lab import Lab
 from chaos.landings import landed, scheduled
 from chaos.ledger import Started
-from distop.client import Grant
+from distop.client import Grant, TableChange
 from distop.errors import DistopError, OperationNotFound, PreconditionFailed, TableNotFound
 from distop.metastore.etcd.txn import Put, Txn
 from distop.metastore.operations.retention import EVERY, KEEP
@@ -299,7 +299,7 @@ async def changed_table(lab: Lab) -> list[str]:
     book = await lab.table("changing")
     problems = await lab.ended(await lab.ingest(book))
     name = f"extra{book.operations}"
-    change = {"change": "add", "column": name, "type": "long"}
+    change: TableChange = {"change": "add", "column": name, "type": "long"}
     await lab.retry_until_known(partial(lab.client.table(book.table).alter, [change], run=name))
     return [*problems, *await lab.ended(await lab.ingest(book))]
 

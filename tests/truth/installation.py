@@ -43,8 +43,8 @@ class Installation:
             columns = pa.schema([("id", pa.int64()), ("v", kind.arrow)])
             self.catalog.create_table(f"default.{name}", columns, location)
         else:
-            options = {"schema": ["id: long", f"v: {kind.name}"]}
-            self.client.create_table(name, location, options=options)
+            columns_of = ["id: long", f"v: {kind.name}"]
+            self.client.create_table(name, location, options={"schema": columns_of})
 
     def iceberg(self, kind: Kind) -> Table:
         return self.catalog.load_table(f"default.{table_of(kind)}")

@@ -176,7 +176,8 @@ async def coordinated(
         running(config_of(etcd, operations=[*PROBES, *more], linger_s=LINGER_S)) as coordinator,
         AsyncClient(coordinator.address, timeout_s=60) as client,
     ):
-        await client.create_table("t", str(folder / "table"), options={"partitionBy": ["kind"], **options})
+        given: Any = {"partitionBy": ["kind"], **options}
+        await client.create_table("t", str(folder / "table"), options=given)
         yield Whole(etcd, store, client, folder, coordinator.address)
 
 

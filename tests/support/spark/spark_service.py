@@ -37,7 +37,8 @@ class Service:
 
     def table(self, **options: Any) -> str:
         name = f"t{next(self._names)}"
-        self.client.create_table(name, str(self.folder / name), options=options or {"partitionBy": ["kind"]})
+        given: Any = options or {"partitionBy": ["kind"]}
+        self.client.create_table(name, str(self.folder / name), options=given)
         return name
 
     @cached_property

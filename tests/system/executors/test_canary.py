@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from jwt.algorithms import RSAAlgorithm
 
 from distop.cli.secure import Security
-from distop.client import AsyncClient, Credentials
+from distop.client import AsyncClient, Credentials, TableOptions
 from distop.coordinator.web.requests import CALLS
 from distop.errors import DistopError
 from distop.executor.host.sidecar_folder import BASE_VARIABLE, SidecarFolder
@@ -253,7 +253,7 @@ async def use(doors: dict[str, str], work: Path, canaries: Canaries, s3: S3, sid
                 "properties", str(work / "properties"), options={"properties": properties}
             )
         with canaries.refused("a table with a storage option that there is not"):
-            unknown = {"storage": {"secret_key": of["storage option that there is not"]}}
+            unknown: TableOptions = {"storage": {"secret_key": of["storage option that there is not"]}}
             await client.create_table("unknown", f"{s3.url}/unknown", options=unknown)
         with canaries.refused("a table at a URL with a password"):
             await client.create_table("there", f"s3://key:{of['password of a location']}@b/there")

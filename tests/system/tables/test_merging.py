@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest_asyncio
 
-from distop.client import Operation
+from distop.client import Operation, TableOptions
 from support.services.whole import Whole
 
 MERGE = {"mode": "merge", "keys": ["id"], "delete_where": "op == 'D'"}
@@ -16,7 +16,7 @@ MERGE = {"mode": "merge", "keys": ["id"], "delete_where": "op == 'D'"}
 @pytest_asyncio.fixture
 async def service(service: Whole) -> Whole:
     """With a table of people."""
-    options = {"partitionBy": ["kind"], "schema": {"id": "long", "kind": "string"}}
+    options: TableOptions = {"partitionBy": ["kind"], "schema": {"id": "long", "kind": "string"}}
     await service.client.create_table("people", str(service.folder / "people"), options=options)
     return service
 

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from distop.client import OperationState
+from distop.client import OperationState, TableOptions
 from distop.errors import InvalidArgument, TableNotEmpty
 from support.refusals import refused
 from support.services.whole import Whole
@@ -20,7 +20,8 @@ from support.tables.trees import ids_in, names_in, success_of
 async def tree(service: Whole, **options: Any) -> Path:
     """A new table ``f`` of plain files; its folder."""
     folder = service.folder / "tree"
-    await service.client.create_table("f", str(folder), format="files", options=options)
+    given: Any = options
+    await service.client.create_table("f", str(folder), format="files", options=given)
     return folder
 
 
@@ -146,7 +147,7 @@ async def test_save_modes_of_a_delta_table(service: Whole) -> None:
         ({"schema": {"id": "long", "kind": "string", "day": "date", "x": "time"}}, "options.schema"),
     ],
 )
-async def test_what_delta_cannot_hold_is_refused(service: Whole, options: dict[str, Any], field: str) -> None:
+async def test_what_delta_cannot_hold_is_refused(service: Whole, options: TableOptions, field: str) -> None:
     """U3."""
     source = service.source("a", 0, 30)
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from distop.client import AsyncClient
+from distop.client import AsyncClient, TableOptions
 from distop.metastore.crashpoints import ONCE_VARIABLE, VARIABLE
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
@@ -171,7 +171,7 @@ async def test_batches_are_merged_once_and_in_order_whoever_dies(
     """E5, B3, P2, P8: and no file is left over."""
     first, sdk = await place.coordinator(crash if struck == "coordinator" else "")
     service = Whole(place.etcd, place.store, sdk, place.folder)
-    options = {"partitionBy": ["kind"], "schema": SCHEMA}
+    options: TableOptions = {"partitionBy": ["kind"], "schema": SCHEMA}
     await sdk.create_table("t", str(place.folder / "table"), options=options)
     for number in range(BATCHES):
         path = place.folder / "in" / f"{number}.jsonl"

@@ -8,7 +8,7 @@ from contextlib import aclosing
 import pytest
 from grpc.aio import EOF  # type: ignore[attr-defined]  # the stubs lack it
 
-from distop.client import AsyncClient, OperationError, OperationFailed, OperationState
+from distop.client import AsyncClient, OperationError, OperationFailed, OperationState, TableOptions
 from distop.client.connection import Connection, parse_addresses
 from distop.errors import (
     RETRY_AFTER,
@@ -293,7 +293,7 @@ async def test_tables_watermarks_members_leaders(service: tuple[FakeService, str
     ]
     fake.world.members = [pb.Member(id="c1", role="coordinator", address=address, types=["noop"])]
     fake.world.leaders = [pb.Leader(table="flights", member="c1", epoch=12)]
-    options = {"schema": [{"name": "year", "type": "int"}], "properties": {"a": "b"}}
+    options: TableOptions = {"schema": ["year: int"], "properties": {"a": "b"}}
     async with AsyncClient(address, identity="me") as client:
         made = await client.create_table("flights", "file:///data", options=options)
         assert made.options == options

@@ -44,7 +44,7 @@ async def ended(whole: Whole, *started: Operation) -> None:
 
 async def table_of(whole: Whole, *columns: str, table_format: str = "iceberg", **options: Any) -> None:
     """A table ``t`` that holds the row (1, a)."""
-    given = {"schema": list(columns or ("id: int not null", "name: string")), **options}
+    given: Any = {"schema": list(columns or ("id: int not null", "name: string")), **options}
     await whole.client.create_table("t", str(whole.location), format=table_format, options=given)
     await ended(whole, await started(whole, "0.csv", "id,name\n1,a\n"))
 
@@ -53,7 +53,7 @@ async def started(whole: Whole, name: str, text: str, **argument: Any) -> Operat
     return (await whole.client.start("t", "ingest", {"paths": csv(whole, name, text), **argument})).started
 
 
-async def alter(whole: Whole, *changes: dict[str, Any], **options: Any) -> Any:
+async def alter(whole: Whole, *changes: Any, **options: Any) -> Any:
     return await whole.client.table("t").alter(changes, **options)
 
 
