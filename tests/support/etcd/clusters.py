@@ -1,9 +1,11 @@
-"""An etcd of three members that tests pause, cut off, kill and replace: as processes of this host."""
+"""An etcd of three members that tests pause, cut off, kill and replace, as processes of this host.
+
+``make cluster-test`` does the same to members in containers.
+"""
 
 import asyncio
 import os
 import subprocess
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
@@ -38,96 +40,6 @@ def etcd_to_kill() -> EtcdBinary:
     if binary.lossy:
         pytest.skip(f"etcd {binary.version} ({binary.origin}) can lose data when killed: needs another one")
     return binary
-
-
-class Cluster(ABC):
-    """Three members. Clients reach member ``n`` at ``endpoints[n]``."""
-
-    endpoints: tuple[str, ...]
-
-    def config(self, prefix: str, *, first: str = NAMES[0]) -> EtcdConfig:
-        """How a client reaches them that begins with the member ``first``."""
-        at = NAMES.index(first)
-        return EtcdConfig(endpoints=self.endpoints[at:] + self.endpoints[:at], prefix=prefix)
-
-    @abstractmethod
-    def direct(self, name: str) -> str:
-        """Where a member listens, whether or not it is cut off from its clients."""
-
-    @abstractmethod
-    async def pause(self, name: str) -> None:
-        """Pause it; its connections stay open."""
-
-    @abstractmethod
-    async def resume(self, name: str) -> None:
-        """It goes on."""
-
-    @abstractmethod
-    async def cut(self, name: str) -> None:
-        """It reaches nobody and nobody reaches it, neither members nor clients."""
-
-    @abstractmethod
-    async def heal(self, name: str) -> None:
-        """It is reached again."""
-
-    @abstractmethod
-    async def kill(self, name: str) -> None:
-        """It ends at once."""
-
-    @abstractmethod
-    async def start_anew(self, name: str) -> None:
-        """A new member in the place of one that was killed, with nothing of its data."""
-
-    @abstractmethod
-    def peer_url(self, name: str) -> str:
-        """Where other members reach it."""
-
-    async def leader(self, *, but: str = "") -> str:
-        """The member that leads, once one does that is not ``but``."""
-        return await eventually(lambda: self._leader(but), every_s=0.1)
-
-    async def _leader(self, but: str) -> str:
-        for name in NAMES:
-            if name == but:
-                continue
-            client = EtcdClient(EtcdConfig(endpoints=(self.direct(name),), timeout_s=1.0))
-            try:
-                status = await client.maintenance(lambda stub: stub.Status, rpc_pb2.StatusRequest())
-            except DistopError:
-                continue
-            finally:
-                await client.close()
-            if status.leader and status.leader == status.header.member_id:
-                return name
-        return ""
-
-    async def replace(self, name: str) -> None:
-        """Take a member that was killed for lost: remove it, and add a new one in its place."""
-        other = next(one for one in NAMES if one != name)
-        listed = await asyncio.to_thread(self._etcdctl, other, "member", "list")
-        identity = next(line.split(", ")[0] for line in listed.splitlines() if line.split(", ")[2] == name)
-        await self._until_done(other, "member", "remove", identity)
-        # etcd takes nobody in before the members that are left have been in touch for some seconds.
-        await self._until_done(other, "member", "add", name, f"--peer-urls={self.peer_url(name)}")
-        await self.start_anew(name)
-
-    async def _until_done(self, at: str, *words: str) -> None:
-        async def done() -> bool:
-            try:
-                await asyncio.to_thread(self._etcdctl, at, *words)
-            except subprocess.CalledProcessError as error:
-                if "unhealthy" not in error.stderr:
-                    raise
-                return False
-            return True
-
-        await eventually(done, 30.0, every_s=0.5)
-
-    def _etcdctl(self, at: str, *words: str) -> str:
-        command = [str(find_etcdctl()), f"--endpoints={self.direct(at)}", *words]
-        environment = os.environ | {"ETCDCTL_API": "3"}
-        done = captured(command, env=environment, check=True, timeout=20)
-        return done.stdout
 
 
 REFUSING_S = 1.0
@@ -172,8 +84,11 @@ class PeerProxy(Proxy):
         return True
 
 
-class LocalCluster(Cluster):
-    """Three processes. Their connections go through proxies, which is where they are cut."""
+class Cluster:
+    """Three processes. Their connections go through proxies, which is where they are cut.
+
+    Clients reach member ``n`` at ``endpoints[n]``.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -230,19 +145,27 @@ class LocalCluster(Cluster):
             member.kill()
         await self._stack.aclose()
 
+    def config(self, prefix: str) -> EtcdConfig:
+        """How a client reaches them."""
+        return EtcdConfig(endpoints=self.endpoints, prefix=prefix)
+
     def direct(self, name: str) -> str:
+        """Where a member listens, whether or not it is cut off from its clients."""
         return f"127.0.0.1:{self._clients[name]}"
 
     def peer_url(self, name: str) -> str:
+        """Where other members reach it."""
         return f"http://{self._peer_proxies[name].endpoint}"
 
     async def pause(self, name: str) -> None:
+        """Pause it; its connections stay open."""
         self._members[name].suspend()
 
     async def resume(self, name: str) -> None:
         self._members[name].resume()
 
     async def cut(self, name: str) -> None:
+        """It reaches nobody and nobody reaches it, neither members nor clients."""
         # Clients meet silence, as behind a firewall that drops packets; members a connection that breaks.
         self._client_proxies[name].hold_requests()
         self._client_proxies[name].hold_replies()
@@ -264,7 +187,55 @@ class LocalCluster(Cluster):
         await self._client_proxies[name].refuse()
 
     async def start_anew(self, name: str) -> None:
+        """A new member in the place of one that was killed, with nothing of its data."""
         await self._peer_proxies[name].accept()
         await self._client_proxies[name].accept()
         self._members[name] = self._process(name, joins=True)
         await asyncio.to_thread(self._members[name].start)
+
+    async def leader(self, *, but: str = "") -> str:
+        """The member that leads, once one does that is not ``but``."""
+        return await eventually(lambda: self._leader(but), every_s=0.1)
+
+    async def _leader(self, but: str) -> str:
+        for name in NAMES:
+            if name == but:
+                continue
+            client = EtcdClient(EtcdConfig(endpoints=(self.direct(name),), timeout_s=1.0))
+            try:
+                status = await client.maintenance(lambda stub: stub.Status, rpc_pb2.StatusRequest())
+            except DistopError:
+                continue
+            finally:
+                await client.close()
+            if status.leader and status.leader == status.header.member_id:
+                return name
+        return ""
+
+    async def replace(self, name: str) -> None:
+        """Take a member that was killed for lost: remove it, and add a new one in its place."""
+        other = next(one for one in NAMES if one != name)
+        listed = await asyncio.to_thread(self._etcdctl, other, "member", "list")
+        identity = next(line.split(", ")[0] for line in listed.splitlines() if line.split(", ")[2] == name)
+        await self._until_done(other, "member", "remove", identity)
+        # etcd takes nobody in before the members that are left have been in touch for some seconds.
+        await self._until_done(other, "member", "add", name, f"--peer-urls={self.peer_url(name)}")
+        await self.start_anew(name)
+
+    async def _until_done(self, at: str, *words: str) -> None:
+        async def done() -> bool:
+            try:
+                await asyncio.to_thread(self._etcdctl, at, *words)
+            except subprocess.CalledProcessError as error:
+                if "unhealthy" not in error.stderr:
+                    raise
+                return False
+            return True
+
+        await eventually(done, 30.0, every_s=0.5)
+
+    def _etcdctl(self, at: str, *words: str) -> str:
+        command = [str(find_etcdctl()), f"--endpoints={self.direct(at)}", *words]
+        environment = os.environ | {"ETCDCTL_API": "3"}
+        done = captured(command, env=environment, check=True, timeout=20)
+        return done.stdout

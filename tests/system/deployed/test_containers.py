@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from distop.metastore.etcd.embedded import free_port
-from support.etcd.containers import NOT_THERE, base_of_images, engine_or_skip
+from support.containers import NOT_THERE, base_of_images, engine_or_skip
 from support.processes import captured, end, listens
 from support.repository import ROOT
 from support.waiting import until

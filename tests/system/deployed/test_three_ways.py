@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from support.etcd.containers import NOT_THERE, base_of_images
+from support.containers import NOT_THERE, base_of_images
 from support.pages import Block, blocks, lines
 from support.processes import captured
 from support.repository import ROOT

@@ -105,20 +105,6 @@ async def test_a_killed_leader_is_replaced_and_its_operation_finished(pair: Pair
         assert (await service.get(operation)).jobs.succeeded == 3
 
 
-@pytest.mark.parametrize("pair", [120], indirect=True, ids=["long lease"])
-async def test_a_leader_that_is_told_to_go_hands_over_and_leaves_nothing(pair: Pair) -> None:
-    """O26: at once, not when its lease runs out; the operation goes on."""
-    operation = await begin(pair.client, partition_count=1)
-    leader, other = await pair.leader_and_other()
-    member = await leader.member(pair.client)
-    leader.signal(signal.SIGTERM)
-    assert await eventually(lambda: pair.led_by(other))
-    assert await leader.exit_code() == 0
-    assert not (await pair.client.get(pair.client.keyspace.coordinator(member))).exists
-    await mark(pair.client, operation, "0")
-    assert await eventually(lambda: ended(pair.client, operation))
-
-
 async def test_a_plan_that_hangs_does_not_keep_a_coordinator_from_ending(pair: Pair, tmp_path: Path) -> None:
     """U4: nor does a hook; both are ended."""
     process = pair.processes[0]

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from support.etcd.clusters import NAMES, Cluster, LocalCluster
-from support.etcd.containers import ContainerCluster
+from support.etcd.clusters import NAMES, Cluster
 from support.services.feeding import Stage, staged
 
 pytestmark = [
@@ -16,20 +15,10 @@ pytestmark = [
     pytest.mark.timeout(400),
 ]
 
-KINDS = ("processes", "containers")
-both = pytest.mark.parametrize("kind", KINDS)
-"""What differs between processes and containers is how a member is cut off, paused and lost."""
-
-
-@pytest.fixture
-def kind() -> str:
-    return "processes"
-
 
 @pytest_asyncio.fixture
-async def cluster(kind: str, tmp_path: Path) -> AsyncIterator[Cluster]:
-    made = LocalCluster(tmp_path / "etcd") if kind == "processes" else ContainerCluster()
-    async with made:
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with Cluster(tmp_path / "etcd") as made:
         yield made
 
 
@@ -39,7 +28,6 @@ async def stage(cluster: Cluster, prefix: str, tmp_path: Path) -> AsyncIterator[
         yield made
 
 
-@both
 async def test_a_leading_member_that_stands_still_is_done_without(cluster: Cluster, stage: Stage) -> None:
     """O27: etcd's leader is paused; another member leads, writes resume, nothing is lost or doubled."""
     leader = await cluster.leader()
@@ -51,7 +39,6 @@ async def test_a_leading_member_that_stands_still_is_done_without(cluster: Clust
     await stage.whole_and_once()
 
 
-@both
 async def test_a_leading_member_that_is_cut_off_is_done_without(cluster: Cluster, stage: Stage) -> None:
     """D1, O27: it still takes connections, and can answer nothing."""
     leader = await cluster.leader()
@@ -72,7 +59,6 @@ async def test_the_member_that_clients_use_may_be_cut_off(cluster: Cluster, stag
     await stage.whole_and_once()
 
 
-@both
 async def test_a_member_that_is_lost_is_replaced(cluster: Cluster, stage: Stage) -> None:
     """D1, O27: killed, its data gone; a new one takes its place while operations go on."""
     victim = await cluster.leader()

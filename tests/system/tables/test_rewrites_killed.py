@@ -1,4 +1,4 @@
-"""The processes of a compaction, a deletion and merges die or lose a reply, while others write."""
+"""The processes of a compaction and of merges die or lose a reply, while others write."""
 
 import asyncio
 import json
@@ -104,37 +104,6 @@ async def test_a_killed_leader_and_a_killed_runner_cost_time_and_no_row(place: P
     assert await asyncio.to_thread(service.ids) == expected
     await service.forget_the_past()
     assert await service.only_published()
-
-
-FILES = 300
-"""More than one job reads."""
-
-
-@pytest.mark.parametrize("crash", ["job.file.middle=die@2", f"job.file.before=sleep:{4 * TTL_S}"])
-async def test_the_rows_go_once_whatever_happens_to_the_runner(place: Place, crash: str) -> None:
-    """O9, O10, P2: it is killed while a job runs, or sleeps past its lease and then goes on; another runner
-    ends the deletion, and what the first one has written is removed."""
-    service = await place.stack.enter_async_context(coordinated(place.etcd, place.folder, place.store))
-    async with runner(place.store):
-        source = write_csv(place.folder / "source", "1.csv", 0, 2 * FILES, kinds=FILES)
-        (await service.ingest(source)).raise_for_outcome()
-        await service.at_rest()
-    operation = await service.client.start("t", "delete", {"where": f"id < {FILES}"})
-    assert operation.started.jobs.total > 1
-    appender, struck = place.appender(3, 1000), place.executor(crash)
-    if crash.partition("=")[2].startswith("die"):
-        assert await struck.exit_code() == -signal.SIGKILL, struck.log.read_text()
-    else:
-        await eventually(lambda: (place.folder / crash).exists(), 180)
-    await place.run_jobs()
-    ended = await operation.result(timeout_s=180)
-    assert (ended.facts["removedRows"], ended.facts["droppedFiles"]) == (FILES, 0)
-    assert await appender.exit_code() == 0, appender.log.read_text()
-    assert await asyncio.to_thread(service.ids) == [*range(FILES, 2 * FILES), 1000, 1001, 1002]
-    await service.forget_the_past()
-    # One that slept writes on when it wakes, and removes it when it hears that it has lost.
-    await eventually(service.only_published, 90)
-    assert await service.findings("t", deep=True) == []
 
 
 SCHEMA = {"id": "long", "kind": "string", "batch": "int"}

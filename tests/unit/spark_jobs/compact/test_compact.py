@@ -165,18 +165,6 @@ def test_a_past_that_has_expired_is_not_taken_for_the_one_that_was_planned_on(tm
         table.publish(table.staged([rows(300, 9)]), IcebergOverwrite({"expectedSnapshotId": None}))
 
 
-def test_a_table_that_was_overwritten_meanwhile_is_a_conflict_that_names_the_snapshot(tmp_path: Path) -> None:
-    """P6"""
-    table = filled(tmp_path)
-    run = compacting(table)
-    other = table.staged([rows(300, 9)])
-    table.publish(other, IcebergOverwrite())
-    with pytest.raises(HeadConflict, match=str(other.arg.id)) as refused:
-        run.commit()
-    assert refused.value.details["snapshot"] == str(table.record().snapshot_id)
-    assert table.ids() == list(range(300, 309))
-
-
 def test_what_was_rolled_back_meanwhile_does_not_come_back(tmp_path: Path) -> None:
     """P6, P11: files of snapshots that are undone are not in the table any more."""
     table = filled(tmp_path)
