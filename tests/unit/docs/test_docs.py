@@ -25,7 +25,7 @@ from support.repository import ROOT, product_sources, reference
 PACKAGES = tomllib.loads((ROOT / "pyproject.toml").read_text())
 DOCUMENTS = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
 ]
 REMEDY = "correct the document"
 
@@ -103,13 +103,13 @@ def test_what_runs_beside_what_is_documented() -> None:
     ("page", "heading", "argument"),
     [
         ("ingest", "The argument", IngestArgument),
-        ("ingest", "Kafka", KafkaArgument),
+        ("sources/kafka", "Kafka", KafkaArgument),
         ("maintenance", "compact", CompactArgument),
         ("maintenance", "delete", DeleteArgument),
     ],
 )
 def test_every_field_of_an_argument_is_documented(page: str, heading: str, argument: type) -> None:
-    text = (ROOT / "docs" / f"{page}.md").read_text().partition(f"## {heading}")[2].partition("\n## ")[0]
+    text = (ROOT / "docs" / f"{page}.md").read_text().partition(f"# {heading}")[2].partition("\n## ")[0]
     fields = {field.encode_name for field in msgspec.structs.fields(argument)}
     assert {row[0] for row in rows(text)} == fields, REMEDY
 

@@ -12,7 +12,7 @@ import typer
 from support.command_lines import begins, leaves, parse, problem
 from support.repository import ROOT, product_sources, syntax
 
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 _ENDS = re.compile(r"[|<>&;]+")
 
 
