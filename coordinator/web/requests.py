@@ -15,7 +15,7 @@ from hashlib import blake2b, sha256
 from typing import Any
 from urllib.parse import parse_qs
 
-from cryptography.fernet import Fernet
+from cryptography.fernet import Fernet, InvalidToken
 from google.protobuf.message import Message
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -24,7 +24,15 @@ from starlette.types import Scope
 from distop.coordinator.access.authentication import Proof, bearer, names_of
 from distop.coordinator.access.callers import Caller
 from distop.coordinator.access.gate import Gate
-from distop.errors import DeadlineExceeded, DistopError, Exhausted, InvalidArgument, Kind, Unauthenticated
+from distop.errors import (
+    CorruptRecord,
+    DeadlineExceeded,
+    DistopError,
+    Exhausted,
+    InvalidArgument,
+    Kind,
+    Unauthenticated,
+)
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.records.names import prefix_end
 from distop.metastore.records.record import decode, encode
@@ -248,11 +256,10 @@ class PageAccess:
         if not who.subject:
             raise Unauthenticated("this service does not accept tokens")
         prefix, name = self._client.keyspace.answer("session."), secrets.token_urlsafe(32)
-        if (
-            await self._client.get_range(prefix, prefix_end(prefix), keys_only=True, limit=MAX_SESSIONS)
-        ).more:
+        others = await self._client.get_range(prefix, prefix_end(prefix), keys_only=True, limit=MAX_SESSIONS)
+        if len(others.kvs) == MAX_SESSIONS:
             raise Exhausted(
-                f"more than {MAX_SESSIONS:,} sessions", hint="sign out where nobody looks any more"
+                f"there are {MAX_SESSIONS:,} sessions", hint="sign out where nobody looks any more"
             )
         sealed = _seal(name).encrypt(given.encode()).decode()
         lease = await self._client.lease_grant(SESSION_S)
@@ -278,8 +285,11 @@ class PageAccess:
             return proof
         if not (kv := await self._client.get(self._key(name))).exists:
             return proof
-        sealed = decode(kv.value, AnswerRecord, kv.key).result
-        return replace(proof, token=Secret(_seal(name).decrypt(sealed).decode()))
+        try:
+            token = _seal(name).decrypt(decode(kv.value, AnswerRecord, kv.key).result)
+        except InvalidToken:
+            raise CorruptRecord(f"{kv.key.decode()} holds no sealed token") from None
+        return replace(proof, token=Secret(token.decode()))
 
     def _key(self, session: str) -> bytes:
         return self._client.keyspace.answer(f"session.{sha256(session.encode()).hexdigest()}")

@@ -11,7 +11,7 @@ import pytest_asyncio
 from distop.client import AsyncClient, Credentials, Grant
 from distop.coordinator.access.authentication import IdentityConfig
 from distop.coordinator.access.rights import RIGHTS, RightScope
-from distop.coordinator.web import reads
+from distop.coordinator.web import reads, requests
 from distop.coordinator.web.requests import CALLS, COOKIE
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
@@ -127,6 +127,17 @@ async def test_signing_in_and_out(page: str) -> None:
         browser.cookies.set(COOKIE, session)
         again = await browser.get("/")
         assert again.headers["location"] == "/sign-in"
+
+
+async def test_sessions_are_bounded(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """G3, U5: whoever signs out makes room."""
+    monkeypatch.setattr(requests, "MAX_SESSIONS", 1)
+    async with httpx.AsyncClient(base_url=page) as first, httpx.AsyncClient(base_url=page) as second:
+        token = {"token": token_of("jane")}
+        assert (await first.post("/sign-in", data=token)).status_code == 303
+        assert (await second.post("/sign-in", data=token)).status_code == 429
+        await first.post("/sign-out")
+        assert (await second.post("/sign-in", data=token)).status_code == 303
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not there")
