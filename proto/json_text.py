@@ -1,5 +1,6 @@
-"""JSON in the text fields of the API (``argument_json``, ``options_json``, ``facts_json``), on both sides,
-and the facts that people are shown in a form of their own.
+"""JSON in the text fields of the API (``argument_json``, ``options_json``, ``facts_json``), on both sides;
+and what page and command line show alike: facts with a form of their own, sizes, and characters that would
+not be seen.
 
 Numbers are what was written: a whole number stays one, however large (up to 64 bits, as stored in etcd).
 Refused is what JSON does not know, or readers understand differently: NaN, keys that stand twice, text that
@@ -141,6 +142,25 @@ def is_link(name: Any, url: Any) -> bool:
         return bool(parts.hostname) and "@" not in parts.netloc
     except ValueError:
         return False
+
+
+def printable(text: str) -> str:
+    """``text`` with every invisible character, such as a change of writing direction or of a terminal's
+    colour, spelled out."""
+    if text.isprintable():
+        return text
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text
+    )
+
+
+def in_bytes(size: int) -> str:
+    """``"512 B"``, ``"1.4 KiB"``, ``"12.0 GiB"``."""
+    units = iter(("B", "KiB", "MiB", "GiB", "TiB"))
+    scaled, unit = float(size), next(units)
+    while scaled >= 1024 and unit != "TiB":
+        scaled, unit = scaled / 1024, next(units)
+    return f"{size} B" if unit == "B" else f"{scaled:,.1f} {unit}"
 
 
 def _fits(value: Any, shape: Mapping[str, type]) -> bool:

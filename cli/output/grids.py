@@ -16,7 +16,6 @@ from distop.cli.output.texts import (
     counts,
     duration,
     in_series,
-    printable,
     shown,
     skip_reason,
     state_of,
@@ -33,6 +32,7 @@ from distop.client import (
     Snapshot,
     Table,
 )
+from distop.proto.json_text import printable
 
 T = TypeVar("T")
 
@@ -69,9 +69,7 @@ STYLES: Mapping[Listing, ListStyle[Any]] = {
     "operations": ListStyle[Operation](
         {
             "OPERATION": lambda operation: operation.name + in_series(operation),
-            "STATE": lambda operation: Text(
-                state_of(operation) + (" (paused)" if operation.pause else ""), STATE_STYLES[operation.state]
-            ),
+            "STATE": lambda operation: Text(state_of(operation), STATE_STYLES[operation.state]),
             "JOBS": lambda operation: counts(operation.jobs),
             "ROWS": lambda operation: text_of(operation.facts.get("rows", "")),
             "STARTED": lambda operation: operation.started_at,

@@ -32,7 +32,6 @@ from distop.cli.output.texts import (
     fields_of,
     index_line,
     paused,
-    printable,
     seconds_since,
     series_line,
     shown,
@@ -57,7 +56,7 @@ from distop.client import (
     Watermarks,
 )
 from distop.errors import DistopError
-from distop.proto.json_text import LINKS, links_of, series_of
+from distop.proto.json_text import LINKS, links_of, printable, series_of
 
 if TYPE_CHECKING:
     from distop.executor.checking.spark_setup import WorkerFinding
@@ -264,10 +263,6 @@ class HumanOutput(Output):
     def _operation(self, operation: Operation) -> None:
         error = f"{operation.error.code}: {operation.error.message}" if operation.error else ""
         seconds = operation.duration_s if operation.done else seconds_since(operation.started_at)
-        asked = " (cancel requested)" if operation.cancel_requested and not operation.done else ""
-        if operation.completion is not None and operation.parked:
-            asked = f" (parked: distop operation resolve {operation.name} {operation.completion.decisions})"
-        asked = asked or (" (paused)" if operation.pause else "")
         others = dict(operation.facts)
         failed = failed_partitions(others.get("failedPartitions"), operation.jobs.failed)
         series, broken, links = series_of(others), broken_rules(others), links_of(others)
@@ -279,7 +274,7 @@ class HumanOutput(Output):
         self._screen.pairs(
             [
                 ("operation", operation.name),
-                ("state", Text(state_of(operation) + asked, STATE_STYLES[operation.state])),
+                ("state", Text(state_of(operation, decide=True), STATE_STYLES[operation.state])),
                 ("jobs", counts(operation.jobs)),
                 ("error", error),
                 ("failed", failed),

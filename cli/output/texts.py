@@ -25,7 +25,7 @@ from distop.client import (
     TableContent,
 )
 from distop.client.model import Model
-from distop.proto.json_text import series_of, violations_of
+from distop.proto.json_text import in_bytes, printable, series_of, violations_of
 
 if TYPE_CHECKING:
     from distop.executor.checking.spark_setup import WorkerFinding
@@ -47,13 +47,6 @@ SEVERITY_STYLES = {
     Severity.ERROR: "bold red",
     Severity.UNKNOWN: "",
 }
-
-
-def printable(text: str) -> str:
-    """``text`` without terminal control characters."""
-    return "".join(
-        letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text
-    )
 
 
 def counts(jobs: JobCounts) -> str:
@@ -102,17 +95,6 @@ def duration(seconds: float | None) -> str:
         return f"{minutes} min {rest} s"
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min"
-
-
-def in_bytes(size: int) -> str:
-    """``"512 B"``, ``"1.4 KiB"``, ``"12.0 GiB"``."""
-    if size < 1024:
-        return f"{size} B"
-    scaled, units = size / 1024, iter(("KiB", "MiB", "GiB", "TiB"))
-    unit = next(units)
-    while scaled >= 1024 and unit != "TiB":
-        scaled, unit = scaled / 1024, next(units)
-    return f"{scaled:,.1f} {unit}"
 
 
 _MOST_FAILED = 20
@@ -192,10 +174,17 @@ def index_line(index: Index) -> str:
     return f"{index.column}: snapshot {index.snapshot_id}, {state}, {index.files:,} files{left_out}"
 
 
-def state_of(operation: Operation) -> str:
-    """The state, with how many rows went to quarantine: ``"succeeded, 12 quarantined"``."""
+def state_of(operation: Operation, *, decide: bool = False) -> str:
+    """The state, with how many rows went to quarantine: ``"succeeded, 12 quarantined"``; and what holds it:
+    ``"committing (parked)"``. ``decide``: with the command for that."""
     bad = operation.facts.get("badRows") if "quarantine" in operation.facts else None
-    return f"{operation.state.value}, {text_of(bad)} quarantined" if bad else operation.state.value
+    state = f"{operation.state.value}, {text_of(bad)} quarantined" if bad else operation.state.value
+    if operation.completion is not None and operation.parked:
+        command = f"distop operation resolve {operation.name} {operation.completion.decisions}"
+        return f"{state} (parked: {command})" if decide else f"{state} (parked)"
+    if operation.cancel_requested and not operation.done:
+        return f"{state} (cancel requested)"
+    return f"{state} (paused)" if operation.pause else state
 
 
 def series_line(series: Mapping[str, Any]) -> str:

@@ -27,7 +27,7 @@ from distop.coordinator.web.actions import Action, command
 from distop.coordinator.web.reads import Failure, grouped
 from distop.proto import distop_pb2 as pb
 from distop.proto import json_text
-from distop.proto.json_text import from_json, violations_of
+from distop.proto.json_text import from_json, printable, violations_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,15 +179,6 @@ def _all(possible: Iterable[Action], running: Iterable[str] = ()) -> list[Action
     return list(possible)
 
 
-def printable(text: str) -> str:
-    """``text`` with every invisible character, such as a change of writing direction, spelled out."""
-    if text.isprintable():
-        return text
-    return "".join(
-        letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text
-    )
-
-
 def url(path: str, **query: str | int) -> str:
     """The address of one of the pages; empty and 0 values are left out of its query."""
     kept = {key: value for key, value in query.items() if value not in ("", 0)}
@@ -241,15 +232,6 @@ def to_mend(name: str, listed: pb.ListSnapshotsResponse) -> list[ToMend]:
 
 def _to_mend(subject: str, do: str, name: str) -> ToMend:
     return ToMend(subject, do, command(do, name))
-
-
-def size(count: int) -> str:
-    """``"512 B"``, ``"1.4 KiB"``, ``"12.0 GiB"``."""
-    units = iter(("B", "KiB", "MiB", "GiB", "TiB"))
-    scaled, unit = float(count), next(units)
-    while scaled >= 1024 and unit != "TiB":
-        scaled, unit = scaled / 1024, next(units)
-    return f"{count} B" if unit == "B" else f"{scaled:,.1f} {unit}"
 
 
 def percent(jobs: pb.JobCounts) -> int:

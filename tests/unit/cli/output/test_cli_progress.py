@@ -6,8 +6,9 @@ from dataclasses import replace
 from rich.console import Console
 
 from distop.cli.output.human import MOST_CELLS, ProgressView, follow
-from distop.cli.output.texts import counts, duration, printable
-from distop.client import JobCounts, JobUpdate, Operation, OperationState, OperationUpdate
+from distop.cli.output.texts import counts, duration, state_of
+from distop.client import Completion, JobCounts, JobUpdate, Operation, OperationState, OperationUpdate
+from distop.proto.json_text import printable
 
 NAME = "flights/ingest/1"
 
@@ -120,3 +121,14 @@ def test_a_total_that_nobody_knows_yet_is_a_question_mark() -> None:
     view.apply(replace(unknown, operation=operation))
     assert "0/?" in drawn(view)
     assert "waiting for an executor" in drawn(view)
+
+
+def test_a_state_says_what_holds_it() -> None:
+    """U1: in lists, too, as on the page."""
+    parked = replace(
+        update(2, 2, state="committing").operation, completion=Completion(parked=True, skippable=True)
+    )
+    assert state_of(parked) == "committing (parked)"
+    decide = f"committing (parked: distop operation resolve {NAME} retry|skip|abort)"
+    assert state_of(parked, decide=True) == decide
+    assert state_of(replace(update(2).operation, cancel_requested=True)) == "running (cancel requested)"

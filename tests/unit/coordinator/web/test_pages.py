@@ -13,10 +13,11 @@ from jinja2 import UndefinedError
 
 from distop.coordinator.views.why import Mood, Need, Reason
 from distop.coordinator.web.charts import phases
-from distop.coordinator.web.pages import ENVIRONMENT, printable, render
+from distop.coordinator.web.pages import ENVIRONMENT, render
 from distop.coordinator.web.reads import OperationPage, grouped
 from distop.errors import NotFound
 from distop.proto import distop_pb2 as pb
+from distop.proto.json_text import printable
 from distop.proto.messages import timestamp
 from support.repository import ROOT
 
