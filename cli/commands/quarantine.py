@@ -90,7 +90,7 @@ def replay(
 
     Example: distop quarantine replay flights/ingest/17 --on-wider-types widen --wait
     """
-    argument = reading | csv | {"branch": branch, "reingest": reingest or None}
+    argument = reading.argument() | csv.argument() | {"branch": branch, "reingest": reingest or None}
     argument = {name: value for name, value in argument.items() if value is not None}
     if file:
         argument["paths"] = [absolute(path) for path in file]

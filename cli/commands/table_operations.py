@@ -62,16 +62,17 @@ def ingest(
 
     Example: distop table ingest orders --kafka-topic orders --kafka-servers broker1:9092 --wait
     """
+    topic = kafka.argument()
+    fields: Any = reading.argument() | csv.argument() | writing.argument() | progress.argument() | topic
     if rules and checks is not None:
         raise UsageFault("--checks holds all rules, and goes with none of --rule, --not-null and --unique")
     if rules:
-        reading |= {"checks": {"rules": rules}}
+        fields["checks"] = {"rules": rules}
     elif checks is not None:
-        reading |= {"checks": parse_object(checks, "checks")}
+        fields["checks"] = parse_object(checks, "checks")
     files = [absolute(path) for path in paths or ()]
-    if not files and not kafka:
+    if not files and not topic:
         raise UsageFault("name files to ingest, or a topic with --kafka-topic")
-    fields: Any = reading | csv | writing | progress | kafka
     argument = ingest_argument(files, **fields)
     if dry_run:
         session.out.preview(

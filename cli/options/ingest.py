@@ -1,11 +1,12 @@
-"""The options of an ingest, by subject; each bundle makes the fields of its argument that were given.
+"""The options of an ingest, by subject; each makes the fields of its argument that were given.
 
 Every field has an option: its own name with dashes, in the singular where it may be repeated. Those of a
-topic begin with ``--kafka``.
+topic begin with ``--kafka``. A parameter has the name of its field.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import typer
@@ -17,14 +18,26 @@ from distop.errors import InvalidArgument
 Texts = list[str] | None
 
 
-def _given(**fields: Any) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if value is not None and value != []}
+class _Fields:
+    """The options of one subject."""
+
+    def argument(self) -> dict[str, Any]:
+        """The fields of the argument that were given."""
+        return self.given()
+
+    def given(self, **made: Any) -> dict[str, Any]:
+        """The fields that have a value, ``made`` in place of those of these names."""
+        fields = vars(self) | made
+        return {name: value for name, value in fields.items() if value is not None and value != []}
 
 
-def reading(
+@dataclass
+class ReadingOptions(_Fields):
+    """How files are read, and what is made of their rows."""
+
     format: Annotated[
         Literal["csv", "jsonl", "parquet", "avro"] | None, typer.Option(help="Default: by file name.")
-    ] = None,
+    ] = None
     schema: Annotated[
         Texts,
         typer.Option(
@@ -32,223 +45,196 @@ def reading(
             help="Types of columns: 'id: long, at: timestamp', or @FILE with JSON. "
             "Default: the table's, else inferred.",
         ),
-    ] = None,
-    column: Annotated[
-        Texts, typer.Option(metavar="NAME", help="Write this column, and not all of them. Repeatable.")
-    ] = None,
+    ] = None
+    columns: Annotated[
+        Texts,
+        typer.Option("--column", metavar="NAME", help="Write this column, and not all of them. Repeatable."),
+    ] = None
     filter: Annotated[
         str | None, typer.Option(metavar="EXPRESSION", help="Only rows for which it is true.")
-    ] = None,
+    ] = None
     transform: Annotated[
         str | None,
         typer.Option(metavar="SQL", help="Write the rows of this query over the table source, the files."),
-    ] = None,
-    epoch_unit: Annotated[
+    ] = None
+    epoch_units: Annotated[
         Texts,
         typer.Option(
+            "--epoch-unit",
             metavar="COLUMN=UNIT",
             help="Its numbers count days, s, ms, us or ns from the beginning of 1970. Repeatable.",
         ),
-    ] = None,
+    ] = None
     partition_columns_from_path: Annotated[
-        bool,
+        bool | None,
         typer.Option(
             "--partition-columns-from-path", help="Take columns from folders such as day=2024-01-01, too."
         ),
-    ] = False,
+    ] = None
     on_new_columns: Annotated[
         Literal["fail", "add", "ignore"] | None,
         typer.Option(help="For columns that the table does not have. Default: fail."),
-    ] = None,
+    ] = None
     on_wider_types: Annotated[
         Literal["fail", "widen"] | None,
         typer.Option(help="For values beyond the type of a column. Default: fail."),
-    ] = None,
+    ] = None
     on_bad_rows: Annotated[
         Literal["fail", "quarantine"] | None,
         typer.Option(help="For rows that cannot be parsed or do not fit. Default: fail."),
-    ] = None,
+    ] = None
     max_bad_rows: Annotated[
         int | None, typer.Option(metavar="COUNT", help="With quarantine: fail if more rows are bad.")
-    ] = None,
+    ] = None
     max_bad_share: Annotated[
         float | None,
         typer.Option(
             metavar="SHARE",
             help="With quarantine: fail if a greater share of the rows is bad, 0 to 1. Default: if all are.",
         ),
-    ] = None,
+    ] = None
     split_bytes: Annotated[
         int | None, typer.Option(metavar="BYTES", help="About how much one job reads. Default: 256 MiB.")
-    ] = None,
-) -> dict[str, Any]:
-    """How files are read, and what is made of their rows."""
-    return _given(
-        format=format,
-        schema=parse_types(schema) if schema else None,
-        columns=column,
-        filter=filter,
-        transform=transform,
-        epoch_units=parse_properties(epoch_unit) if epoch_unit else None,
-        partition_columns_from_path=partition_columns_from_path or None,
-        on_new_columns=on_new_columns,
-        on_wider_types=on_wider_types,
-        on_bad_rows=on_bad_rows,
-        max_bad_rows=max_bad_rows,
-        max_bad_share=max_bad_share,
-        split_bytes=split_bytes,
-    )
+    ] = None
+
+    def argument(self) -> dict[str, Any]:
+        return self.given(
+            schema=parse_types(self.schema) if self.schema else None,
+            epoch_units=parse_properties(self.epoch_units) if self.epoch_units else None,
+        )
 
 
-def csv(
+@dataclass
+class CsvOptions(_Fields):
+    """How CSV is written."""
+
     header: Annotated[
         str | None,
         typer.Option(metavar="NAMES", help="The columns, id,at, if no line of the files names them."),
-    ] = None,
+    ] = None
     delimiter: Annotated[
         str | None, typer.Option(metavar="CHARACTER", help="Default: a comma; a tab for .tsv.")
-    ] = None,
+    ] = None
     quote: Annotated[
         str | None, typer.Option(metavar="CHARACTER", help="Default: '\"'. Empty: nothing is quoted.")
-    ] = None,
+    ] = None
     escape: Annotated[
         str | None, typer.Option(metavar="CHARACTER", help="Before a quote within quotes. Default: none.")
-    ] = None,
-    null_value: Annotated[
+    ] = None
+    null_values: Annotated[
         Texts,
-        typer.Option(metavar="TEXT", help="Means NULL, in addition to an empty value. Repeatable."),
-    ] = None,
+        typer.Option(
+            "--null-value", metavar="TEXT", help="Means NULL, in addition to an empty value. Repeatable."
+        ),
+    ] = None
     empty_is_null: Annotated[
         bool,
         typer.Option(
             "--empty-is-null/--empty-is-text",
-            help="With text: only values of --null-value mean NULL. Default: NULL.",
+            help="With text: only values of --null-value mean NULL.",
         ),
-    ] = True,
+    ] = True
     encoding: Annotated[
         str | None, typer.Option(metavar="NAME", help="Such as windows-1252. Default: utf-8.")
-    ] = None,
-    decimal_point: Annotated[Literal[".", ","] | None, typer.Option(help="Default: a point.")] = None,
+    ] = None
+    decimal_point: Annotated[Literal[".", ","] | None, typer.Option(help="Default: a point.")] = None
     thousands: Annotated[
         str | None, typer.Option(metavar="CHARACTER", help="Between groups of three digits. Default: none.")
-    ] = None,
+    ] = None
     date_format: Annotated[
         str | None, typer.Option(metavar="FORMAT", help="Such as %d.%m.%Y. Default: ISO-8601.")
-    ] = None,
+    ] = None
     timestamp_format: Annotated[
         str | None, typer.Option(metavar="FORMAT", help="Such as %d.%m.%Y %H:%M. Default: ISO-8601.")
-    ] = None,
+    ] = None
     timezone: Annotated[
         str | None,
         typer.Option(metavar="ZONE", help="Of times without a zone, such as Europe/Berlin. Default: UTC."),
-    ] = None,
+    ] = None
     multiline: Annotated[
         bool | None,
         typer.Option(
             "--multiline/--no-multiline",
             help="Quoted values may hold newlines, or do not. Default: refused if the first lines do.",
         ),
-    ] = None,
-) -> dict[str, Any]:
-    """How CSV is written."""
-    fields: dict[str, Any] = {}
-    if null_value or not empty_is_null:
-        fields["null_values"] = [""] * empty_is_null + (null_value or [])
-    return fields | _given(
-        header=split_list(header) if header else None,
-        delimiter=delimiter,
-        quote=quote,
-        escape=escape,
-        encoding=encoding,
-        decimal_point=decimal_point,
-        thousands=thousands,
-        date_format=date_format,
-        timestamp_format=timestamp_format,
-        timezone=timezone,
-        multiline=multiline,
-    )
+    ] = None
+
+    def argument(self) -> dict[str, Any]:
+        fields = self.given(header=split_list(self.header) if self.header else None, empty_is_null=None)
+        if self.null_values or not self.empty_is_null:
+            fields["null_values"] = [""] * self.empty_is_null + (self.null_values or [])
+        return fields
 
 
-def writing(
+@dataclass
+class WritingOptions(_Fields):
+    """What becomes of the rows that the table has."""
+
     mode: Annotated[
         Literal["append", "overwrite", "overwrite_partitions", "error_if_exists", "ignore", "merge"] | None,
         typer.Option(help="Default: append."),
-    ] = None,
-    key: Annotated[
-        Texts, typer.Option(metavar="COLUMN", help="With --mode merge: key column. Repeatable.")
-    ] = None,
+    ] = None
+    keys: Annotated[
+        Texts, typer.Option("--key", metavar="COLUMN", help="With --mode merge: key column. Repeatable.")
+    ] = None
     order_by: Annotated[
         str | None,
         typer.Option(metavar="COLUMN", help="With --mode merge: rows with a greater value are newer."),
-    ] = None,
+    ] = None
     delete_where: Annotated[
         str | None,
         typer.Option(metavar="EXPRESSION", help="With --mode merge: new rows that delete their match."),
-    ] = None,
+    ] = None
     update_where: Annotated[
         str | None,
         typer.Option(metavar="EXPRESSION", help="With --mode merge: only these replace their match."),
-    ] = None,
+    ] = None
     insert_where: Annotated[
         str | None, typer.Option(metavar="EXPRESSION", help="With --mode merge: only these are added.")
-    ] = None,
+    ] = None
     replaces: Annotated[
         str | None,
         typer.Option(metavar="OPERATION", help="Take away the rows that this ingest has added."),
-    ] = None,
+    ] = None
     branch: Annotated[
         str | None, typer.Option(metavar="NAME", help="Write to this branch, to publish it later.")
-    ] = None,
+    ] = None
     on_conflict: Annotated[
         Literal["rebase", "refuse"] | None,
         typer.Option(help="If others write meanwhile. Default: rebase to append, refuse to overwrite."),
-    ] = None,
-) -> dict[str, Any]:
-    """What becomes of the rows that the table has."""
-    return _given(
-        mode=mode,
-        keys=key,
-        order_by=order_by,
-        delete_where=delete_where,
-        update_where=update_where,
-        insert_where=insert_where,
-        replaces=replaces,
-        branch=branch,
-        on_conflict=on_conflict,
-    )
+    ] = None
 
 
-def progress(
+@dataclass
+class ProgressOptions(_Fields):
+    """What is new, and complete."""
+
     new_only: Annotated[
-        bool, typer.Option("--new-only", help="Ingest only files that were not ingested before.")
-    ] = False,
+        bool | None, typer.Option("--new-only", help="Ingest only files that were not ingested before.")
+    ] = None
     reingest: Annotated[
-        bool,
+        bool | None,
         typer.Option("--reingest", help="Ingest again what was ingested before; may duplicate rows."),
-    ] = False,
+    ] = None
     source: Annotated[
         str | None, typer.Option(metavar="NAME", help="Of the watermarks. Default: the folder of all paths.")
-    ] = None,
+    ] = None
     watermark: Annotated[
         Texts,
         typer.Option(
             metavar="PATH=VALUE",
             help="How far this path of the source is ingested then. Default: its newest time. Repeatable.",
         ),
-    ] = None,
-    marker: Annotated[
+    ] = None
+    markers: Annotated[
         Texts,
-        typer.Option(metavar="URL", help="Read nothing without this file, such as _SUCCESS. Repeatable."),
-    ] = None,
-) -> dict[str, Any]:
-    """What is new, and complete."""
-    return _given(
-        new_only=new_only or None,
-        reingest=reingest or None,
-        source=source,
-        watermark=parse_properties(watermark) if watermark else None,
-        markers=marker,
-    )
+        typer.Option(
+            "--marker", metavar="URL", help="Read nothing without this file, such as _SUCCESS. Repeatable."
+        ),
+    ] = None
+
+    def argument(self) -> dict[str, Any]:
+        return self.given(watermark=parse_properties(self.watermark) if self.watermark else None)
 
 
 def rules(
@@ -266,96 +252,89 @@ def rules(
     return parse_rules(rule or (), not_null or (), unique or ())
 
 
-def kafka(
+@dataclass
+class KafkaOptions(_Fields):
+    """A topic of Kafka."""
+
     kafka_topic: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Ingest this topic, in place of files."),
-    ] = None,
+    ] = None
     kafka_servers: Annotated[
         str | None, typer.Option(metavar="HOST:PORT,...", help="Where its brokers are.")
-    ] = None,
+    ] = None
     kafka_format: Annotated[
         Literal["json", "csv", "raw"] | None,
         typer.Option(help="Of a record's value. Default: json."),
-    ] = None,
+    ] = None
     kafka_from: Annotated[
         Texts,
         typer.Option(
             metavar="earliest|PARTITION=OFFSET",
             help="Where to begin; the second is repeatable. Default: at the watermarks.",
         ),
-    ] = None,
+    ] = None
     kafka_to: Annotated[
         Texts,
         typer.Option(
             metavar="PARTITION=OFFSET",
             help="The first offset that is not read. Repeatable. Default: the end of the topic.",
         ),
-    ] = None,
+    ] = None
     kafka_max_records_per_partition: Annotated[
         int | None,
         typer.Option(metavar="COUNT", help="Most that one operation reads."),
-    ] = None,
+    ] = None
     kafka_records_per_job: Annotated[
         int | None,
         typer.Option(metavar="COUNT", help="About how many one job reads."),
-    ] = None,
+    ] = None
     kafka_on_gap: Annotated[
         Literal["fail", "skip"] | None,
         typer.Option(help="If records are no longer in the topic. Default: fail."),
-    ] = None,
+    ] = None
     kafka_tombstones: Annotated[
         Literal["skip", "keep"] | None,
         typer.Option(help="Records without a value. Default: skip."),
-    ] = None,
+    ] = None
     kafka_metadata: Annotated[
         Texts,
         typer.Option(
             metavar="PART=COLUMN",
             help="Write key, partition, offset, timestamp or headers to this column, too. Repeatable.",
         ),
-    ] = None,
+    ] = None
     kafka_value_column: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Of raw values. Default: value."),
-    ] = None,
+    ] = None
     kafka_timeout_s: Annotated[
         float | None,
         typer.Option(metavar="SECONDS", help="How long to wait for brokers. Default: 30."),
-    ] = None,
+    ] = None
     kafka_config: Annotated[
         Texts,
         typer.Option(
             metavar="NAME=VALUE",
             help="Setting of the client; the value env:NAME or file:PATH names a secret. Repeatable.",
         ),
-    ] = None,
-) -> dict[str, Any]:
-    """A topic of Kafka."""
-    fields = _given(
-        topic=kafka_topic,
-        servers=kafka_servers,
-        format=kafka_format,
-        to=_offsets("kafka.to", kafka_to),
-        max_records_per_partition=kafka_max_records_per_partition,
-        records_per_job=kafka_records_per_job,
-        on_gap=kafka_on_gap,
-        tombstones=kafka_tombstones,
-        metadata=parse_properties(kafka_metadata) if kafka_metadata else None,
-        value_column=kafka_value_column,
-        timeout_s=kafka_timeout_s,
-        config={name: _setting(value) for name, value in parse_properties(kafka_config or ()).items()}
-        or None,
-    )
-    if kafka_from == ["earliest"]:
-        fields["from"] = "earliest"
-    elif kafka_from:
-        fields["from"] = _offsets("kafka.from", kafka_from)
-    if fields and not (kafka_topic and kafka_servers):
-        raise InvalidArgument(
-            "a topic is named by --kafka-topic and --kafka-servers", details={"field": "kafka.topic"}
+    ] = None
+
+    def argument(self) -> dict[str, Any]:
+        config = parse_properties(self.kafka_config or ())
+        earliest = self.kafka_from == ["earliest"]
+        fields = self.given(
+            kafka_from="earliest" if earliest else _offsets("kafka.from", self.kafka_from),
+            kafka_to=_offsets("kafka.to", self.kafka_to),
+            kafka_metadata=parse_properties(self.kafka_metadata) if self.kafka_metadata else None,
+            kafka_config={name: _setting(value) for name, value in config.items()} or None,
         )
-    return {"kafka": fields} if fields else {}
+        if fields and not (self.kafka_topic and self.kafka_servers):
+            raise InvalidArgument(
+                "a topic is named by --kafka-topic and --kafka-servers", details={"field": "kafka.topic"}
+            )
+        topic = {name.removeprefix("kafka_"): value for name, value in fields.items()}
+        return {"kafka": topic} if topic else {}
 
 
 def _offsets(field: str, items: Texts) -> dict[str, int] | None:
@@ -370,9 +349,9 @@ def _setting(text: str) -> str | dict[str, str]:
     return {kind: name} if colon and kind in ("env", "file") else text
 
 
-Reading = Annotated[dict[str, Any], Bundle(reading, panel="Reading")]
-Csv = Annotated[dict[str, Any], Bundle(csv, panel="CSV")]
-Writing = Annotated[dict[str, Any], Bundle(writing, panel="Writing")]
-Progress = Annotated[dict[str, Any], Bundle(progress, panel="What is new")]
+Reading = Annotated[ReadingOptions, Bundle(ReadingOptions, panel="Reading")]
+Csv = Annotated[CsvOptions, Bundle(CsvOptions, panel="CSV")]
+Writing = Annotated[WritingOptions, Bundle(WritingOptions, panel="Writing")]
+Progress = Annotated[ProgressOptions, Bundle(ProgressOptions, panel="What is new")]
 Rules = Annotated[list[Any], Bundle(rules, panel="Rules")]
-Kafka = Annotated[dict[str, Any], Bundle(kafka, panel="Kafka")]
+Kafka = Annotated[KafkaOptions, Bundle(KafkaOptions, panel="Kafka")]
