@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from distop.client.aio import AsyncClient, AsyncTableHandle
+from distop.client.calls import NamedCalls
 from distop.client.credentials import Credentials
 from distop.client.handles import AsyncOperationHandle
 from distop.client.operations import Operation
@@ -119,26 +120,30 @@ def _starting(
     return start
 
 
-class OperationHandle(_Blocking):
-    """:class:`~distop.client.handles.AsyncOperationHandle` for blocking code."""
+class _Handle(_Blocking):
+    """Calls on what has a name."""
 
-    _calls: AsyncOperationHandle
-
-    def __init__(self, calls: AsyncOperationHandle, runner: _Runner) -> None:
+    def __init__(self, calls: NamedCalls, runner: _Runner) -> None:
         self._calls, self._runner = calls, runner
 
     @property
     def name(self) -> str:
         """The name, which a handle is made from."""
-        return self._calls.name
+        return str(self._calls.name)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
+
+
+class OperationHandle(_Handle):
+    """:class:`~distop.client.handles.AsyncOperationHandle` for blocking code."""
+
+    _calls: AsyncOperationHandle
 
     @property
     def started(self) -> Operation:
         """The operation as the call that started it got it: see :attr:`AsyncOperationHandle.started`."""
         return self._calls.started
-
-    def __repr__(self) -> str:
-        return f"OperationHandle({self.name!r})"
 
     get = _blocking(AsyncOperationHandle.get)
     events = _blocking(AsyncOperationHandle.events)
@@ -156,21 +161,10 @@ class OperationHandle(_Blocking):
     replay = _starting(AsyncOperationHandle.replay)
 
 
-class TableHandle(_Blocking):
+class TableHandle(_Handle):
     """:class:`~distop.client.aio.AsyncTableHandle` for blocking code."""
 
     _calls: AsyncTableHandle
-
-    def __init__(self, calls: AsyncTableHandle, runner: _Runner) -> None:
-        self._calls, self._runner = calls, runner
-
-    @property
-    def name(self) -> str:
-        """The name, which a handle is made from."""
-        return self._calls.name
-
-    def __repr__(self) -> str:
-        return f"TableHandle({self.name!r})"
 
     get = _blocking(AsyncTableHandle.get)
     why = _blocking(AsyncTableHandle.why)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 import typer
@@ -61,101 +63,96 @@ Name = Annotated[
 ]
 
 
+@dataclass
 class HowToStart:
     """How to start an operation."""
 
-    def __init__(
-        self,
-        deadline: Annotated[
-            str | None,
-            typer.Option(metavar="DURATION", help="Abort the operation after this time, such as 10m."),
-        ] = None,
-        attempts: Annotated[
-            int | None,
-            typer.Option(min=1, max=100, help="Attempts at one job (default: as its type says, 3)."),
-        ] = None,
-        backoff: Annotated[
-            str | None,
-            typer.Option(
-                metavar="DURATION",
-                help="Back-off before a job's retry, doubled each time up to 30s "
-                "(default: as its type says, 100ms).",
-            ),
-        ] = None,
-        attempt_timeout: Annotated[
-            str | None,
-            typer.Option(metavar="DURATION", help="Timeout of one attempt; it then counts as failed."),
-        ] = None,
-        max_failed: Annotated[
-            str,
-            typer.Option(
-                metavar="N|any", help="How many jobs may fail; the results of the others are published."
-            ),
-        ] = "0",
-        retry_for: Annotated[
-            str | None,
-            typer.Option(
-                metavar="DURATION",
-                help="How long its completion is tried again while it fails, before it is parked "
-                "(default: as its type says, 30m); 0: not at all.",
-            ),
-        ] = None,
-        then: Annotated[
-            str,
-            typer.Option(
-                metavar="TYPE", help="Start this on the table in the transaction that publishes its result."
-            ),
-        ] = "",
-        then_arg: Annotated[
-            list[str] | None,
-            typer.Option(metavar="KEY=VALUE", help="Part of the argument of --then. Repeatable."),
-        ] = None,
-        then_object: Annotated[str, typer.Option(metavar="NAME", help="The object of --then.")] = "",
-        run: Annotated[
-            str | None,
-            typer.Option(
-                metavar="NAME",
-                help="Names this run, so that the command may be repeated: only a failed operation starts "
-                "again.",
-            ),
-        ] = None,
-        again: Annotated[
-            bool,
-            typer.Option(
-                "--again",
-                help="With --run: if it has succeeded, run it anew, in place of the rows of that run.",
-            ),
-        ] = False,
-        if_new: Annotated[
-            bool, typer.Option("--if-new", help="Succeed if the source was ingested already.")
-        ] = False,
-        wait: Wait = False,
-    ) -> None:
-        if not then and (then_arg or then_object):
+    deadline: Annotated[
+        str | None,
+        typer.Option(metavar="DURATION", help="Abort the operation after this time, such as 10m."),
+    ] = None
+    attempts: Annotated[
+        int | None,
+        typer.Option(min=1, max=100, help="Attempts at one job (default: as its type says, 3)."),
+    ] = None
+    backoff: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION",
+            help="Back-off before a job's retry, doubled each time up to 30s "
+            "(default: as its type says, 100ms).",
+        ),
+    ] = None
+    attempt_timeout: Annotated[
+        str | None,
+        typer.Option(metavar="DURATION", help="Timeout of one attempt; it then counts as failed."),
+    ] = None
+    max_failed: Annotated[
+        str,
+        typer.Option(
+            metavar="N|any", help="How many jobs may fail; the results of the others are published."
+        ),
+    ] = "0"
+    retry_for: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION",
+            help="How long its completion is tried again while it fails, before it is parked "
+            "(default: as its type says, 30m); 0: not at all.",
+        ),
+    ] = None
+    then: Annotated[
+        str,
+        typer.Option(
+            metavar="TYPE", help="Start this on the table in the transaction that publishes its result."
+        ),
+    ] = ""
+    then_arg: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="Part of the argument of --then. Repeatable."),
+    ] = None
+    then_object: Annotated[str, typer.Option(metavar="NAME", help="The object of --then.")] = ""
+    run: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Names this run, so that the command may be repeated: only a failed operation starts again.",
+        ),
+    ] = None
+    again: Annotated[
+        bool,
+        typer.Option(
+            "--again",
+            help="With --run: if it has succeeded, run it anew, in place of the rows of that run.",
+        ),
+    ] = False
+    if_new: Annotated[bool, typer.Option("--if-new", help="Succeed if the source was ingested already.")] = (
+        False
+    )
+    wait: Wait = False
+
+    def __post_init__(self) -> None:
+        if not self.then and (self.then_arg or self.then_object):
             raise InvalidArgument("--then-arg and --then-object belong to --then", details={"field": "then"})
-        self.max_failed = parse_limit(max_failed, "max_failed")
-        self.run = run
-        self.again = again
-        self.if_new = if_new
-        self.wait = wait
-        self._how: StartOptions = {
-            "deadline_s": parse_duration(deadline, "deadline"),
-            "max_job_attempts": attempts,
-            "job_backoff_s": parse_duration(backoff, "backoff"),
-            "attempt_timeout_s": parse_duration(attempt_timeout, "attempt_timeout"),
-            "max_failed_partitions": self.max_failed,
-            "retry_for_s": parse_duration(retry_for, "retry_for"),
+        argument = parse_assignments(self.then_arg or ())
+        then = FollowUp(type=self.then, argument=argument, object=self.then_object)
+        self._given: StartOptions = {
+            "deadline_s": parse_duration(self.deadline, "deadline"),
+            "max_job_attempts": self.attempts,
+            "job_backoff_s": parse_duration(self.backoff, "backoff"),
+            "attempt_timeout_s": parse_duration(self.attempt_timeout, "attempt_timeout"),
+            "max_failed_partitions": parse_limit(self.max_failed, "max_failed"),
+            "retry_for_s": parse_duration(self.retry_for, "retry_for"),
+            "then": then if self.then else None,
+            "again": self.again,
         }
-        then_argument = parse_assignments(then_arg or ())
-        self._then: dict[str, Any] = {"type": then, "argument": then_argument, "object": then_object}
 
     def given(self, *, run: str | None = None) -> StartOptions:
         """The options of a start. ``run``: the name of its run, if none was given."""
         run = self.run or run
         if self.again and not run:
             raise InvalidArgument("--again belongs to --run", details={"field": "again"})
-        then = FollowUp(**self._then) if self._then["type"] else None
-        return self._how | {"then": then, "run": run, "again": self.again}
+        return {**self._given, "run": run}
 
 
 Starting = Annotated[HowToStart, Bundle(HowToStart)]
@@ -361,19 +358,14 @@ def absolute(path: str) -> str:
     return path if urlsplit(path).scheme else os.path.abspath(os.path.expanduser(path))
 
 
-class _leaving_it_running:  # noqa: N801 - reads as a statement
+@contextmanager
+def _leaving_it_running(session: Session, name: str) -> Iterator[None]:
     """Prints on Ctrl-C that the operation goes on."""
-
-    def __init__(self, session: Session, name: str) -> None:
-        self._session = session
-        self._name = name
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        if kind is KeyboardInterrupt:
-            self._session.out.note(f"{self._name} goes on: distop operation watch {self._name}")
+    try:
+        yield
+    except KeyboardInterrupt:
+        session.out.note(f"{name} goes on: distop operation watch {name}")
+        raise
 
 
 LOOK_EVERY_S = 5.0

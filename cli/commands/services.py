@@ -13,13 +13,12 @@ import typer
 
 from distop.cli.options.bundles import command
 from distop.cli.options.parsing import parse_duration, parse_properties
-from distop.cli.options.services import Access, Allow, CallerLimits, Etcd, ServeMetrics, Service, end_with
+from distop.cli.options.services import Access, Allow, CallerLimits, Etcd, Logs, ServeMetrics, Service
 from distop.cli.options.session import DEFAULT_ADDRESS, Connected, WithOutput
 from distop.cli.output.base import Output
 from distop.cli.output.exits import SOMETHING_WRONG
 from distop.errors import DistopError, InvalidArgument, require
 from distop.metastore.etcd.config import EtcdConfig
-from distop.process.logs import Level, LogFormat, configure
 
 if TYPE_CHECKING:
     from distop.landing.folder import LandingReport
@@ -82,7 +81,7 @@ def coordinator(
         identity=access.identity(),
         catalog=catalog,
         warehouse=warehouse,
-        tls=access.tls(),
+        tls=access.tls(access.tls_client_ca),
         lease_ttl_s=service.lease_ttl,
         call_timeout_s=parse_duration(call_timeout, "call_timeout"),
         remember_requests_s=parse_duration(remember_requests, "remember_requests"),
@@ -292,6 +291,7 @@ OnChanged: TypeAlias = Literal["say", "replace"]
 
 @command(app, rich_help_panel=PANEL)
 def landing(
+    logs: Logs,
     session: Connected,
     url: Annotated[str, typer.Argument(metavar="URL", help="The folder: a path, s3://bucket/folder, ...")],
     table: Annotated[
@@ -312,9 +312,6 @@ def landing(
     ] = "say",
     every: Annotated[str, typer.Option(metavar="DURATION", help="How often to look.")] = "5s",
     once: Annotated[bool, typer.Option("--once", help="Look once, print what was found, and exit.")] = False,
-    log_level: Annotated[Level, typer.Option(help="Of the log on stderr.")] = "info",
-    log_format: Annotated[LogFormat, typer.Option(help="Of the log on stderr.")] = "text",
-    end_with_parent: Annotated[int, typer.Option(metavar="PID", hidden=True)] = 0,
 ) -> int:
     """Publish the batches of a landing folder: every folder below it with a _SUCCESS file.
 
@@ -325,8 +322,6 @@ def landing(
     """
     from distop.landing.folder import Landing, Landings
 
-    if end_with_parent:
-        end_with(end_with_parent)
     pause = parse_duration(every, "every")
     how: Any = {"type": type, "replace": on_changed == "replace"}
     single = Landing(session.client, table, url, **how) if table is not None else None
@@ -335,7 +330,6 @@ def landing(
     def look() -> dict[str, LandingReport]:
         return {table: single.poll()} if single is not None and table is not None else several.poll()
 
-    configure(log_level, log_format)
     if once:
         reports = look()
         for name, report in reports.items():

@@ -75,10 +75,9 @@ def ingest(
         raise UsageFault("name files to ingest, or a topic with --kafka-topic")
     argument = ingest_argument(files, **fields)
     if dry_run:
+        max_failed = options.given()["max_failed_partitions"]
         session.out.preview(
-            session.client.preview(
-                table, "ingest", argument, object=object, max_failed_partitions=options.max_failed
-            )
+            session.client.preview(table, "ingest", argument, object=object, max_failed_partitions=max_failed)
         )
         return
     how = options.given() | {"object": object, "queue": queue}

@@ -73,17 +73,9 @@ class EtcdOptions:
 
 
 @dataclass(frozen=True)
-class ServiceOptions:
-    """The options of every service. Making it configures the logs of this process."""
+class LogOptions:
+    """The options of every program. Making it configures the logs of this process."""
 
-    lease_ttl: Annotated[
-        int,
-        typer.Option(
-            min=2,
-            metavar="SECONDS",
-            help="Time to live of leases: a dead process loses what it holds after it.",
-        ),
-    ] = 5
     log_level: Annotated[Level, typer.Option(help="Of the log on stderr.")] = "info"
     log_format: Annotated[LogFormat, typer.Option(help="Text, or one JSON object a line.")] = "text"
     end_with_parent: Annotated[
@@ -94,6 +86,20 @@ class ServiceOptions:
         configure(self.log_level, self.log_format)
         if self.end_with_parent:
             end_with(self.end_with_parent)
+
+
+@dataclass(frozen=True)
+class ServiceOptions(LogOptions):
+    """The options of every service, which holds leases."""
+
+    lease_ttl: Annotated[
+        int,
+        typer.Option(
+            min=2,
+            metavar="SECONDS",
+            help="Time to live of leases: a dead process loses what it holds after it.",
+        ),
+    ] = 5
 
 
 @dataclass(frozen=True)
@@ -135,6 +141,7 @@ class AllowOptions:
 
 
 Etcd = Annotated[EtcdOptions, Bundle(EtcdOptions)]
+Logs = Annotated[LogOptions, Bundle(LogOptions)]
 Service = Annotated[ServiceOptions, Bundle(ServiceOptions)]
 Allow = Annotated[AllowOptions, Bundle(AllowOptions)]
 
@@ -150,7 +157,26 @@ def end_with(parent: int) -> None:
 
 
 @dataclass(frozen=True)
-class AccessOptions:
+class TlsOptions:
+    """How a program serves with TLS."""
+
+    tls_cert: Annotated[
+        str, typer.Option(metavar="PEM", help="Certificate of all that is served here. Enables TLS.")
+    ] = ""
+    tls_key: Annotated[str, typer.Option(metavar="PEM", help="And its key.")] = ""
+    insecure: Annotated[
+        bool,
+        typer.Option("--insecure", help="Serve in plain text also to other hosts."),
+    ] = False
+
+    def tls(self, client_ca: str = "") -> TlsConfig:
+        from distop.process.tls import TlsConfig
+
+        return TlsConfig(cert=self.tls_cert, key=self.tls_key, client_ca=client_ca, insecure=self.insecure)
+
+
+@dataclass(frozen=True)
+class AccessOptions(TlsOptions):
     """How a coordinator identifies callers."""
 
     admin: Annotated[
@@ -188,18 +214,10 @@ class AccessOptions:
             metavar="[NAME=]FILE", help="Token for the host that serves an issuer's keys. Repeatable."
         ),
     ] = None
-    tls_cert: Annotated[
-        str, typer.Option(metavar="PEM", help="Certificate of gRPC, the page and the catalog. Enables TLS.")
-    ] = ""
-    tls_key: Annotated[str, typer.Option(metavar="PEM", help="And its key.")] = ""
     tls_client_ca: Annotated[
         str,
         typer.Option(metavar="PEM", help="CA of client certificates: every gRPC client must present one."),
     ] = ""
-    insecure: Annotated[
-        bool,
-        typer.Option("--insecure", help="Serve in plain text also to other hosts."),
-    ] = False
 
     def identity(self) -> IdentityConfig:
         from distop.coordinator.access.authentication import IdentityConfig
@@ -244,13 +262,6 @@ class AccessOptions:
                 token_file=tokens.get(name, ""),
             )
             for name, url in issuers.items()
-        )
-
-    def tls(self) -> TlsConfig:
-        from distop.process.tls import TlsConfig
-
-        return TlsConfig(
-            cert=self.tls_cert, key=self.tls_key, client_ca=self.tls_client_ca, insecure=self.insecure
         )
 
 
@@ -318,7 +329,7 @@ CallerLimits = Annotated[LimitOptions, Bundle(LimitOptions, panel="How much call
 
 
 @dataclass(frozen=True)
-class MetricsOptions:
+class MetricsOptions(TlsOptions):
     """Where and how metrics are served."""
 
     metrics: Annotated[
@@ -327,23 +338,13 @@ class MetricsOptions:
             metavar="HOST:PORT", help="Where to serve /metrics, /livez and /readyz, without authentication."
         ),
     ] = None
-    tls_cert: Annotated[
-        str, typer.Option(metavar="PEM", help="Certificate of the metrics server. Enables TLS.")
-    ] = ""
-    tls_key: Annotated[str, typer.Option(metavar="PEM", help="And its key.")] = ""
-    insecure: Annotated[
-        bool,
-        typer.Option("--insecure", help="Serve in plain text also to other hosts."),
-    ] = False
 
     def config(self) -> MetricsConfig | None:
         if self.metrics is None:
             return None
         from distop.executor.host.metrics import MetricsConfig
-        from distop.process.tls import TlsConfig
 
-        tls = TlsConfig(cert=self.tls_cert, key=self.tls_key, insecure=self.insecure)
-        return MetricsConfig(listen=self.metrics, tls=tls)
+        return MetricsConfig(listen=self.metrics, tls=self.tls())
 
 
 ServeMetrics = Annotated[MetricsOptions, Bundle(MetricsOptions, panel="Metrics")]
