@@ -102,8 +102,8 @@ class Tools:
         return self._client.operations(table, type=type, states=wanted, page_size=page_size(limit))
 
     def operation(self, operation: str, limit: Limit = ITEMS) -> Any:
-        """One operation: state, jobs, argument, error, facts, its events with times, and stack traces of user
-        code."""
+        """One operation: state, jobs, argument, error, facts, its events with times, what jobs have printed
+        and logged, and stack traces of user code."""
         handle = self._client.operation(operation)
         return {"operation": handle.get(events=True), "traces": handle.logs()}
 

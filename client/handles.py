@@ -117,7 +117,8 @@ class AsyncOperationHandle(NamedCalls):
         return (await self.get(events=True)).events
 
     async def logs(self) -> Sequence[Trace]:
-        """Stack traces of user code in it, the earliest first; the last ones are stored."""
+        """Stack traces of user code in it, and what jobs printed and logged, the earliest first; of some jobs
+        (ten that failed, ten others) the last ones are stored."""
         reply = await self._call("ListTraces", of="GetOperation", name=self.name)
         return [Trace.from_proto(trace) for trace in reply.traces]
 

@@ -256,14 +256,18 @@ class Operation(Model):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trace(Model):
-    """An error of user code."""
+    """An error of user code, or what a job has printed and logged."""
 
     partition: str
     """Partition of the job; empty: completing the operation raised."""
     attempt: str = ""
     at: datetime | None = None
-    error: str
-    trace: str
+    error: str = ""
+    """Empty: the attempt succeeded, and has written something."""
+    trace: str = ""
+    """Empty if the error is none of user code."""
+    output: str = ""
+    """What the attempt printed and logged: the last 64 KiB."""
 
 
 @dataclass(frozen=True, slots=True)

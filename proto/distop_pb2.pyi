@@ -294,18 +294,20 @@ class GetOperationRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ..., wait: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., events: _Optional[bool] = ...) -> None: ...
 
 class Trace(_message.Message):
-    __slots__ = ("partition", "attempt", "at", "error", "trace")
+    __slots__ = ("partition", "attempt", "at", "error", "trace", "output")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     AT_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     TRACE_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_FIELD_NUMBER: _ClassVar[int]
     partition: str
     attempt: str
     at: _timestamp_pb2.Timestamp
     error: str
     trace: str
-    def __init__(self, partition: _Optional[str] = ..., attempt: _Optional[str] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., error: _Optional[str] = ..., trace: _Optional[str] = ...) -> None: ...
+    output: str
+    def __init__(self, partition: _Optional[str] = ..., attempt: _Optional[str] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., error: _Optional[str] = ..., trace: _Optional[str] = ..., output: _Optional[str] = ...) -> None: ...
 
 class ListTracesResponse(_message.Message):
     __slots__ = ("traces",)

@@ -224,9 +224,11 @@ def show(
 
 @command(group)
 def logs(session: Connected, operation: Name) -> None:
-    """Show the stack traces of user code in an operation: of its jobs, and of its completion.
+    """Show what user code in an operation has printed and logged, and the stack traces of what it raised: in
+    its jobs, and in its completion.
 
-    The last ones are stored, in the storage of the table.
+    Some are stored, in the storage of the table: those of ten jobs that failed, and of ten others that have
+    written something.
 
     Example: distop operation logs flights/ingest/17
     """

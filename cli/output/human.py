@@ -358,13 +358,15 @@ class HumanOutput(Output):
         for trace in traces:
             where = f"job {trace.partition}, attempt {trace.attempt}" if trace.partition else "completion"
             self._out.print(
-                Text(printable(f"{when(trace.at)} {where}: {trace.error}"), "bold"), soft_wrap=True
+                Text(printable(f"{when(trace.at)} {where}: {trace.error or 'succeeded'}"), "bold"),
+                soft_wrap=True,
             )
-            for line in trace.trace.rstrip().split("\n"):
-                self._out.print(Text(f"    {printable(line)}"), soft_wrap=True)
+            for text in filter(None, (trace.output, trace.trace)):
+                for line in text.rstrip().split("\n"):
+                    self._out.print(Text(f"    {printable(line)}"), soft_wrap=True)
         if not traces:
             self.note(
-                "no stack trace is stored: no user code has raised; "
+                "nothing is stored: no user code has raised, printed or logged; "
                 "distop operation show has errors of distop itself"
             )
 

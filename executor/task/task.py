@@ -32,8 +32,9 @@ import msgspec
 
 from distop import errors
 from distop.executor.host.scratch import Scratch
+from distop.executor.task.output import Output, collected
 from distop.executor.task.session import Port, TaskSession
-from distop.lake.storage.traces import keep_trace
+from distop.lake.storage.traces import keep_output, keep_trace
 from distop.metastore.crashpoints import reached
 from distop.metastore.operations import jobs
 from distop.metastore.records.operation import MAX_JOB_RECORD_BYTES, OperationArg
@@ -257,6 +258,8 @@ class Task:
     clock: Callable[[], float] = time.time
     rng: random.Random = field(default_factory=random.Random)
     summary: TaskSummary = field(default_factory=TaskSummary)
+    output: Output = field(default_factory=Output)
+    """What the attempt's code prints and logs."""
     _attempts: int = 0
     _error: str = ""
     """Why the last job failed."""
@@ -312,7 +315,11 @@ class Task:
             try:
                 reached("job.before")
                 with self._watched(job, tries):
-                    result = run_attempt(self.work.operation, job)
+                    self.output.is_open = True
+                    try:
+                        result = run_attempt(self.work.operation, job)
+                    finally:
+                        self.output.is_open = False
                 reached("job.after")
                 if job.expired:
                     raise job.timeout()
@@ -324,6 +331,8 @@ class Task:
                     return
             else:
                 self._mark(job, value)
+                if text := self.output.take():
+                    keep_output(job.operation, text, partition=partition, attempt=job.attempt)
                 return
         self.summary.gone += 1
 
@@ -366,6 +375,7 @@ class Task:
         """Handle an attempt that raised; return whether to try again."""
         operation, most = self.work.operation, self._retry.attempts
         fields = {"operation": str(job.operation.id), "partition": job.partition, "attempt": job.attempt}
+        output = self.output.take()
         if job.unwanted:
             log.info("job_cancelled", extra=fields)
             job.clean(self.work.operation)
@@ -376,12 +386,12 @@ class Task:
         permanent = isinstance(error, errors.InvalidArgument | errors.JobFailed | errors.Cancelled)
         if most is not None and (permanent or tries >= most):
             log.warning("job_failed", extra=fields, exc_info=error)
-            keep_trace(job.operation, error, partition=job.partition, attempt=job.attempt)
+            keep_trace(job.operation, error, partition=job.partition, attempt=job.attempt, output=output)
             job.clean(self.work.operation)
             self._give_up(job, error_text(error))
             return False
         log.warning("job_attempt_failed", extra=fields | {"tries": tries}, exc_info=error)
-        keep_trace(job.operation, error, partition=job.partition, attempt=job.attempt)
+        keep_trace(job.operation, error, partition=job.partition, attempt=job.attempt, output=output)
         if not operation.resumable:
             job.clean(self.work.operation)
         if most is not None:
@@ -454,7 +464,8 @@ def run_task(
     """Run one task to its end."""
     session: TaskSession[TaskJob] = TaskSession(port, str(work.arg.id), work.run_token, claims=work.claims)
     try:
-        return Task(work, session, name, hung).run(partitions)
+        with collected() as output:
+            return Task(work, session, name, hung, output=output).run(partitions)
     finally:
         session.close()
 

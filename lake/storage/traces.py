@@ -1,4 +1,4 @@
-"""Stack traces of user code that raised, stored with the table for diagnosis.
+"""Stack traces of user code that raised, and what jobs printed and logged, stored for diagnosis.
 
 Bounded without counting or cleaning up: a trace has one of a fixed number of slots, and a later one
 overwrites an earlier one. It names its operation, so that none is shown as another operation's.
@@ -25,13 +25,19 @@ log = logging.getLogger(__name__)
 OPERATIONS = 20
 """Operations of one type (and object) on a table whose traces are kept."""
 PLACES = 10
-"""Traces stored for one operation."""
+"""Traces stored for one operation, and as many outputs of jobs that succeeded."""
 MAX_LETTERS = 16_000
 """Longest trace: its beginning and its end are kept."""
+MAX_BYTES = 1 << 20
+"""Largest file: JSON may write a byte of UTF-8 with six."""
 MOST_WRITTEN = 50
-"""Traces of one operation that one process writes: many jobs may fail with the same error."""
+"""Traces of one operation that one process writes, and outputs: many jobs may fail with the same error."""
 
-_written: dict[str, int] = {}
+MAX_OUTPUT_BYTES = 64 << 10
+"""Longest output of an attempt, in UTF-8: its end is kept."""
+
+_written: dict[tuple[str, bool], int] = {}
+"""Files that this process has written, by the uuid of the operation, and whether they are of failures."""
 _REMEMBERED = 100
 
 
@@ -46,32 +52,60 @@ class StoredTrace:
     attempt: str
     at: float
     error: str
+    """Empty: the job succeeded."""
     trace: str
+    """Empty if the error is none of user code."""
+    output: str = ""
+    """What the attempt printed and logged: its end."""
 
 
-def keep_trace(arg: OperationArg, error: BaseException, *, partition: str = "", attempt: str = "") -> None:
-    """Store what an attempt raised; errors of distop itself need no trace. Never raises."""
-    if defect_of(error) is None or not arg.location or _written.get(arg.uuid, 0) >= MOST_WRITTEN:
+def keep_trace(
+    arg: OperationArg, error: BaseException, *, partition: str = "", attempt: str = "", output: str = ""
+) -> None:
+    """Store what an attempt raised, and what it wrote before; errors of distop itself need no trace. Never
+    raises."""
+    defect = defect_of(error)
+    if defect is None and not output:
         return
-    while len(_written) >= _REMEMBERED:
-        _written.pop(next(iter(_written)), None)
-    _written[arg.uuid] = _written.get(arg.uuid, 0) + 1
-    text = encodable("".join(traceback.format_exception(error)))
+    text = encodable("".join(traceback.format_exception(error))) if defect is not None else ""
     # A stand-in has the name of the error in its message.
     named = str(error) if isinstance(error, Crashed) else f"{type(error).__name__}: {error}"
     half = MAX_LETTERS // 2
     if len(text) > MAX_LETTERS:
         text = f"{text[:half]}\n...\n{text[-half:]}"
+    slot = str(_slot(partition) if partition else PLACES)
+    _keep(arg, slot, partition, attempt, error=shortened(encodable(named), 1000), trace=text, output=output)
+
+
+def keep_output(arg: OperationArg, output: str, *, partition: str, attempt: str) -> None:
+    """Store what an attempt that succeeded has written. Never raises."""
+    _keep(arg, f"done-{_slot(partition)}", partition, attempt, error="", trace="", output=output)
+
+
+def _slot(partition: str) -> int:
+    return zlib.crc32(partition.encode(errors="replace")) % PLACES
+
+
+def _keep(
+    arg: OperationArg, slot: str, partition: str, attempt: str, *, error: str, trace: str, output: str
+) -> None:
+    written = arg.uuid, bool(error)
+    if not arg.location or _written.get(written, 0) >= MOST_WRITTEN:
+        return
+    while len(_written) >= _REMEMBERED:
+        _written.pop(next(iter(_written)), None)
+    _written[written] = _written.get(written, 0) + 1
+    end = encodable(output).encode()[-MAX_OUTPUT_BYTES:].decode(errors="ignore")
     kept = StoredTrace(
         operation=str(arg.id),
         uuid=arg.uuid,
         partition=partition,
         attempt=attempt,
         at=time.time(),
-        error=shortened(encodable(named), 1000),
-        trace=text,
+        error=error,
+        trace=trace,
+        output=end,
     )
-    slot = zlib.crc32(partition.encode(errors="replace")) % PLACES if partition else PLACES
     try:
         files, folder = file_system(_folder(arg.location, arg.id), arg.storage)
         files.makedirs(folder, exist_ok=True)
@@ -87,10 +121,10 @@ def read_traces(
     """The stored traces of an operation, the earliest first."""
     files, folder = file_system(_folder(location, operation), storage)
     traces = []
-    for slot in range(PLACES + 1):
+    for slot in (*range(PLACES + 1), *(f"done-{number}" for number in range(PLACES))):
         try:
             with files.open(f"{folder}/{slot}.json", "rb") as file:
-                trace = StoredTrace(**json.loads(file.read(8 * MAX_LETTERS)))
+                trace = StoredTrace(**json.loads(file.read(MAX_BYTES)))
         except FileNotFoundError:
             continue
         except (ValueError, TypeError):  # its process died while writing

@@ -56,6 +56,7 @@ async def start_operation(
     table: str = "flights",
     exclusive: bool = False,
     stages_files: bool = False,
+    location: str = "",
     **options: Any,
 ) -> OperationArg:
     """Write the keys of a running operation, as a coordinator's start does."""
@@ -69,6 +70,7 @@ async def start_operation(
         partitions=partitions,
         exclusive=exclusive,
         stages_files=stages_files,
+        location=location,
         options=OperationOptions(**options),
     )
     keys = client.keyspace.operation(arg.id)

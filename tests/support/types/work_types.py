@@ -4,6 +4,7 @@
 cleaned up. What a job does is chosen by its partition: see :class:`Traced`.
 """
 
+import logging
 import os
 import time
 from collections.abc import Mapping
@@ -52,7 +53,7 @@ class Traced(Given):
 
     ``argument`` may name partitions: ``hold`` waits for the file ``release``; ``fail`` raises (a mapping of
     how often), ``said`` times a file name that is no text; ``permanent`` raises what is not tried again;
-    ``exit`` ends its thread; ``large`` returns more than fits.
+    ``exit`` ends its thread; ``large`` returns more than fits. ``print`` is printed, and logged.
     """
 
     type = "traced"
@@ -62,6 +63,9 @@ class Traced(Given):
         argument = job.operation.argument
         folder = Path(argument["folder"])
         trace(job, "began")
+        if text := argument.get("print"):
+            print(text, job.partition)
+            logging.getLogger("users.module").warning("%s logged", job.partition)
         (folder / f"{job.attempt}.out").write_text(job.partition)
         if job.partition in argument.get("permanent", []):
             raise JobFailed("as asked for")

@@ -17,6 +17,7 @@ import pytest_asyncio
 
 from distop.client import OperationState
 from distop.executor.host.sidecar_folder import BASE_VARIABLE, SidecarFolder
+from distop.lake.storage.traces import read_traces
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
 from distop.metastore.operations.jobs import FAILED, SUCCESS
@@ -122,8 +123,8 @@ async def test_runs_a_thousand_small_jobs(spark_client: LossyClient) -> None:
 
 async def test_runs_jobs_of_a_type_of_the_users(spark_client: LossyClient, tmp_path: Path) -> None:
     """O12, O20, P1: in workers that know the type by ``DISTOP_OPERATIONS``, forked from a daemon of ours."""
-    argument = {"folder": str(tmp_path), "permanent": ["3"], "fail": {"5": 1}}
-    arg = await start_operation(spark_client, "traced", argument, jobs=12)
+    argument = {"folder": str(tmp_path), "permanent": ["3"], "fail": {"5": 1}, "print": "hello from"}
+    arg = await start_operation(spark_client, "traced", argument, jobs=12, location=str(tmp_path / "table"))
     records = await all_done(spark_client, arg, 60.0)
     assert [name for name, record in records.items() if record.state == FAILED] == ["3"]
     assert records["3"].error == "JOB_FAILED: as asked for"
@@ -131,6 +132,14 @@ async def test_runs_jobs_of_a_type_of_the_users(spark_client: LossyClient, tmp_p
     workers = {int(pid) for *_, pid in traces(tmp_path, "began")}
     assert len(workers) == 2
     assert all("distop.executor.launch.spark_daemon" in command_of(worker) for worker in workers)
+    kept = {
+        trace.partition: trace for trace in read_traces(arg.location, {}, arg.id, arg.uuid) if trace.error
+    }
+    assert kept.keys() == {"3", "5"}
+    for partition, trace in kept.items():
+        printed, logged = trace.output.splitlines()
+        assert printed == f"hello from {partition}"
+        assert logged.endswith(f"WARNING users.module {partition} logged")
 
 
 async def test_packs_small_jobs_of_the_users(spark_client: LossyClient, tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """What a task does with its jobs and with the answers it gets."""
 
+import logging
 import random
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -10,9 +12,10 @@ import pytest
 from distop.errors import Cancelled, InvalidArgument, JobFailed, Unavailable
 from distop.executor.host.scratch import Scratch
 from distop.executor.host.sidecar_folder import SidecarFolder
+from distop.executor.task.output import collected
 from distop.executor.task.session import Ownership, TaskSession
 from distop.executor.task.task import Task, TaskJob, TaskSummary, TaskWork
-from distop.lake.storage.traces import read_traces
+from distop.lake.storage.traces import MAX_OUTPUT_BYTES, read_traces
 from distop.metastore.operations.jobs import WON, Mark, Outcome, Tried, Verdict
 from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import JobRecord, OperationArg, OperationOptions
@@ -129,7 +132,9 @@ def run(operation: Scripted, port: ScriptedPort, *partitions: str, **given: Any)
     )
     to_do = TaskWork(operation=operation, arg=arg, run_token=7, scratch=NOWHERE, tried=tried)
     session = NoPause(port, str(arg.id), 7, claims=to_do.claims)
-    return Task(to_do, session, "s1", clock=lambda: 1.0, rng=random.Random(1)).run(partitions or ["0"])
+    with collected() as output:
+        task = Task(to_do, session, "s1", clock=lambda: 1.0, rng=random.Random(1), output=output)
+        return task.run(partitions or ["0"])
 
 
 def test_attempts_are_unique_and_begin_with_the_run_token() -> None:
@@ -162,6 +167,33 @@ def test_what_user_code_raised_is_kept_in_the_tables_storage(tmp_path: Path) -> 
     (kept,) = read_traces(str(tmp_path), {}, OperationId("t", "scripted", 1), "u")
     assert (kept.partition, kept.attempt, kept.error) == ("p", operation.attempts[0], "OSError: x")
     assert "raise error" in kept.trace
+
+
+def test_what_a_job_prints_and_logs_is_kept_whether_it_fails_or_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its end, and none of it where it wrote nothing; and it still goes where it went before."""
+
+    def loud(job: JobContext) -> dict[str, Any]:
+        print("first", "x" * MAX_OUTPUT_BYTES, "last")
+        logging.getLogger("users.module").warning("logged")
+        return {}
+
+    def failing(job: JobContext) -> dict[str, Any]:
+        print("about to fail", file=sys.stderr)
+        raise JobFailed("no such place")
+
+    before, handlers = sys.stdout, list(logging.getLogger().handlers)
+    run(Scripted(loud, failing, work), ScriptedPort(), "loud", "failing", "quiet", location=str(tmp_path))
+    assert (sys.stdout, logging.getLogger().handlers) == (before, handlers)
+    told, raised = read_traces(str(tmp_path), {}, OperationId("t", "scripted", 1), "u")
+    assert (told.partition, told.error, len(told.output)) == ("loud", "", MAX_OUTPUT_BYTES)
+    assert "first" not in told.output
+    assert told.output.splitlines()[0].endswith("x last")
+    assert told.output.rstrip().endswith("WARNING users.module logged")
+    assert (raised.partition, raised.trace, raised.output) == ("failing", "", "about to fail\n")
+    assert "no such place" in raised.error
+    assert "first" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("error", [InvalidArgument("no"), Cancelled("by itself")])
