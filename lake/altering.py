@@ -33,9 +33,8 @@ from distop.lake.layout.evolution import check_new_names, evolution_of
 from distop.lake.layout.model import Layout, check_format, file_io
 from distop.lake.layout.partitioning import Partitioner
 from distop.lake.layout.properties import check_properties, stored
-from distop.lake.layout.schemas import parse_schema
+from distop.lake.layout.schemas import check_terms, parse_partitioning, parse_schema
 from distop.lake.layout.staging import DELTA, FILES
-from distop.lake.layout.terms import check_terms, parse_partitioning
 from distop.lake.rows import new_layout, output_of
 from distop.lake.rules.parsing import check_option
 from distop.lake.storage.allowed import check_location

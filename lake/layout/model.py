@@ -35,8 +35,7 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
 from distop.errors import CorruptRecord, PreconditionFailed
 from distop.lake.layout.metadata import check_columns, read_metadata
 from distop.lake.layout.properties import FORMAT_VERSION, check_properties, of_new_table
-from distop.lake.layout.schemas import bad_schema, check_names, refuse_twins
-from distop.lake.layout.terms import parse_partitioning
+from distop.lake.layout.schemas import bad_schema, check_names, parse_partitioning, refuse_twins
 from distop.lake.pyiceberg_arrow import schema_without_ids
 from distop.lake.storage.allowed import check_location
 from distop.lake.storage.storage import StorageOptions, io_properties
