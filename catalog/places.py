@@ -14,7 +14,7 @@ from pyiceberg.catalog import LOCATION, WAREHOUSE_LOCATION
 
 from distop.errors import DistopError, LocationInUse
 from distop.lake.cleanup.orphans import Files
-from distop.lake.layout.owner import give_folder_up, is_free, mark_folder, take_folder
+from distop.lake.layout.staging import give_folder_up, is_free, mark_folder, take_folder
 from distop.lake.storage.storage import StorageOptions, remove_files, storage_from, storage_of
 from distop.metastore.records.locations import canonical
 from distop.metastore.records.table import DropRecord, TableRecord

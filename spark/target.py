@@ -11,8 +11,8 @@ from distop.errors import InvalidArgument, PreconditionFailed, TableExists, Tabl
 from distop.lake.iceberg.metadata_files import TableFile
 from distop.lake.iceberg.takeover import folder_of, new_write
 from distop.lake.layout.model import DEFAULT_PROPERTIES, Layout, file_io
-from distop.lake.layout.owner import take_folder
 from distop.lake.layout.schemas import parse_schema
+from distop.lake.layout.staging import take_folder
 from distop.lake.rules.parsing import refuse_unchecked
 from distop.lake.writing.writer import StagedWriter
 from distop.sources.formats.reader import check_columns, columns_for

@@ -18,7 +18,7 @@ import msgspec
 from distop.coordinator.doctor.findings import DOCTOR, Finding, Reported
 from distop.coordinator.recovery.table import RestoredTable, TableMending
 from distop.errors import CorruptRecord, PreconditionFailed, TableNotFound
-from distop.lake.layout.owner import owner_file, owners
+from distop.lake.layout.staging import owner_file, owners
 from distop.lake.storage.storage import Entry, StorageOptions, entries, storage_of
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import DeleteRange, Get, KeyValue, Put, Txn, unchanged

@@ -16,7 +16,7 @@ from distop.coordinator.starting.body import StartBody
 from distop.coordinator.work.processes import Call, Surroundings
 from distop.coordinator.work.work import Work
 from distop.errors import DeadlineExceeded, PreconditionFailed
-from distop.lake.layout.owner import take_folder
+from distop.lake.layout.staging import take_folder
 from distop.lake.storage.storage import storage_of
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import KeyValue

@@ -23,8 +23,8 @@ from distop.lake.iceberg.branches import ids_of_branches
 from distop.lake.iceberg.metadata_files import TableFile
 from distop.lake.iceberg.snapshots import Draft
 from distop.lake.layout.model import file_io, load_metadata
-from distop.lake.layout.owner import owners
 from distop.lake.layout.properties import check_may_remove
+from distop.lake.layout.staging import owners
 from distop.lake.storage.storage import remove_files
 from distop.metastore.crashpoints import reached
 from distop.metastore.records.operation import HistoryRecord, OperationArg

@@ -6,7 +6,7 @@ with any grace period: their folders are known, and so are those of writes throu
 (:mod:`distop.lake.iceberg.takeover`). The grace period is for programs that write files first and commit
 later.
 
-Nothing is removed from a folder that is not the table's own (:mod:`distop.lake.layout.owner`).
+Nothing is removed from a folder that is not the table's own (:mod:`distop.lake.layout.staging`).
 
 In three stages, each safe against crashes, pauses and repetition:
 
@@ -37,8 +37,8 @@ from distop.errors import CorruptRecord
 from distop.lake.iceberg.metadata_files import TableFile
 from distop.lake.iceberg.takeover import is_spared
 from distop.lake.layout.model import file_io, load_metadata
-from distop.lake.layout.owner import owners
 from distop.lake.layout.properties import check_may_remove
+from distop.lake.layout.staging import owners
 from distop.lake.storage.storage import FILES_AT_ONCE, entries, inside, remove_files
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.txn import Put, Txn, unchanged

@@ -9,9 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from distop.errors import CorruptRecord, LocationNotOwned, UnsupportedType
-from distop.lake.layout.owner import give_folder_up, is_empty, owners, take_folder
 from distop.lake.layout.properties import check_may_remove
-from distop.lake.layout.staging import PRIVATE
+from distop.lake.layout.staging import PRIVATE, give_folder_up, is_empty, owners, take_folder
 from distop.lake.storage.storage import (
     FILES_AT_ONCE,
     StorageOptions,

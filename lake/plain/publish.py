@@ -20,8 +20,7 @@ from distop.commit.partial import counted, successful_jobs
 from distop.errors import CorruptRecord, TableNotEmpty
 from distop.lake.layout.evolution import evolution_of, put_on
 from distop.lake.layout.model import Layout, file_io
-from distop.lake.layout.owner import in_use, is_owner_file
-from distop.lake.layout.staging import PRIVATE
+from distop.lake.layout.staging import PRIVATE, in_use, is_owner_file
 from distop.lake.plain.steps import (
     DeleteFileArgument,
     FolderArgument,

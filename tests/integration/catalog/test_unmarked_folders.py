@@ -12,7 +12,7 @@ from pyiceberg.table.update import SetLocationUpdate
 from distop.catalog.catalog import EtcdCatalog
 from distop.client import AsyncClient
 from distop.errors import LocationInUse, LocationNotOwned
-from distop.lake.layout.owner import is_empty, owners
+from distop.lake.layout.staging import is_empty, owners
 from distop.metastore.etcd.config import EtcdConfig
 from support.services.coordinators import config_of, running
 from support.tables.catalogs import SCHEMA, ids

@@ -11,7 +11,7 @@ from distop.lake.cleanup.expiry import IcebergExpire
 from distop.lake.cleanup.orphans import IcebergRemoveOrphans
 from distop.lake.cleanup.staged import sweep
 from distop.lake.iceberg.rollback import IcebergRollback
-from distop.lake.layout.owner import mark_folder
+from distop.lake.layout.staging import mark_folder
 from distop.lake.rewriting.publish import IcebergDelete
 from distop.lake.rewriting.replace_files import IcebergReplace
 from distop.metastore.records.operation import JobRecord, OperationArg

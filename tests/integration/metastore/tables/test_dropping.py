@@ -14,7 +14,7 @@ from distop.coordinator import service
 from distop.coordinator.leading import drops
 from distop.errors import IncompatibleOperation, LocationInUse, LocationNotOwned, TableNotFound
 from distop.lake.cleanup import purge
-from distop.lake.layout.owner import take_folder
+from distop.lake.layout.staging import take_folder
 from distop.metastore.etcd.client import EtcdClient, RangePage
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.txn import DeleteRange, Put, Txn, TxnResult

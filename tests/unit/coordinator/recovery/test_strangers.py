@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from distop.coordinator.recovery import mending
-from distop.lake.layout.owner import owners, take_folder
+from distop.lake.layout.staging import owners, take_folder
 from distop.lake.storage.allowed import LOCATIONS
 from distop.lake.storage.storage import StorageOptions
 from distop.metastore.records.table import TableRecord

@@ -8,7 +8,7 @@ import pytest
 
 from distop.errors import LocationInUse, LocationNotOwned
 from distop.lake.cleanup.purge import check_removal, purge
-from distop.lake.layout.owner import give_folder_up, is_free, owners, take_folder
+from distop.lake.layout.staging import give_folder_up, is_free, owners, take_folder
 from distop.metastore.records.table import TableRecord
 
 

@@ -15,9 +15,9 @@ from pyiceberg.types import NestedField, StringType
 from distop.errors import BadRow, CorruptRecord, InvalidArgument, LocationInUse, TableNotEmpty
 from distop.lake.layout.evolution import evolved
 from distop.lake.layout.model import Layout
-from distop.lake.layout.owner import take_folder
 from distop.lake.layout.partitioning import PartitionValues, escaped, named_values
 from distop.lake.layout.schemas import parse_schema
+from distop.lake.layout.staging import take_folder
 from distop.lake.plain.publish import FilesHead, FilesPublish
 from distop.lake.rows import FilesOutput
 from distop.lake.storage.storage import file_system

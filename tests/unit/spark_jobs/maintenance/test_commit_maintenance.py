@@ -19,7 +19,7 @@ from distop.lake.iceberg.metadata_files import TableFile
 from distop.lake.iceberg.provenance import WATERMARKS, WATERMARKS_BEFORE
 from distop.lake.iceberg.watermarks import WatermarkStep
 from distop.lake.layout.model import load_metadata
-from distop.lake.layout.owner import give_folder_up, owner_file
+from distop.lake.layout.staging import give_folder_up, owner_file
 from distop.lake.rewriting.modes import IcebergOverwrite
 from distop.metastore.records.operation import WatermarkMove
 from distop.metastore.records.table import TableRecord, decode_watermarks
