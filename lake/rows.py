@@ -18,8 +18,7 @@ from typing import Any, ClassVar
 from distop.errors import InvalidArgument, PreconditionFailed, TableNotEmpty
 from distop.lake.delta.commit import delta_table, refuse_unwritable
 from distop.lake.delta.output import MAX_INLINE_JOBS, DeltaFileList, check_layout, layout_of, refuse_data
-from distop.lake.iceberg.content import data_at, not_empty, other_partitioning
-from distop.lake.iceberg.metadata_files import TableFile
+from distop.lake.iceberg.metadata_files import TableFile, data_at, not_empty, other_partitioning
 from distop.lake.layout.model import DEFAULT_PROPERTIES, Layout
 from distop.lake.layout.partitioning import check_folders, never_empty
 from distop.lake.layout.schemas import parse_schema

@@ -27,7 +27,7 @@ from pyspark.sql.types import StructType
 
 from distop.client import Client
 from distop.errors import Conflict, CorruptRecord, PreconditionFailed
-from distop.lake.iceberg.content import named
+from distop.lake.iceberg.metadata_files import named
 from distop.lake.iceberg.takeover import PreparedTask
 from distop.lake.layout.model import file_io, load_metadata
 from distop.sources.formats.reader import fitting

@@ -44,8 +44,7 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import NestedField
 
 from distop.errors import CorruptRecord, InvalidArgument, JobFailed, PreconditionFailed
-from distop.lake.iceberg.content import is_live
-from distop.lake.iceberg.metadata_files import TableFile
+from distop.lake.iceberg.metadata_files import TableFile, is_live
 from distop.lake.iceberg.rollback import target_of
 from distop.lake.index.lookup import left_of
 from distop.lake.layout.model import check_format, file_io, load_metadata

@@ -12,8 +12,7 @@ from pyiceberg.io import FileIO
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot, ancestors_of
 
-from distop.lake.iceberg.content import is_live
-from distop.lake.iceberg.metadata_files import goes_back
+from distop.lake.iceberg.metadata_files import goes_back, is_live
 from distop.lake.iceberg.provenance import WATERMARKS, rolled_back
 from distop.lake.iceberg.takeover import manifests_of
 from distop.lake.iceberg.watermarks import is_after

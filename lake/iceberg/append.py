@@ -24,8 +24,7 @@ from distop.commit import contract
 from distop.commit.partial import selection
 from distop.errors import Conflict, CorruptRecord, HeadConflict, SchemaConflict
 from distop.lake.iceberg.branches import check_carried
-from distop.lake.iceberg.content import is_live, named, only_replaced, writer_of
-from distop.lake.iceberg.metadata_files import TableFile
+from distop.lake.iceberg.metadata_files import TableFile, is_live, named, only_replaced, writer_of
 from distop.lake.iceberg.provenance import DEPENDENT, provenance
 from distop.lake.iceberg.snapshots import Draft, merged, snapshot_id_of
 from distop.lake.iceberg.takeover import JobsOutput, manifests_of, output_of_jobs, take_over

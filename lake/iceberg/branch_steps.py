@@ -16,8 +16,7 @@ from distop.commit.partial import Moves
 from distop.errors import HeadConflict, PreconditionFailed
 from distop.lake.iceberg.append import added_counts, dropped_metadata
 from distop.lake.iceberg.branches import unpublished
-from distop.lake.iceberg.content import is_live, named, writer_of
-from distop.lake.iceberg.metadata_files import TableFile
+from distop.lake.iceberg.metadata_files import TableFile, is_live, named, writer_of
 from distop.lake.iceberg.provenance import BATCHES, DEPENDENT, moves_of, provenance
 from distop.lake.iceberg.snapshots import Draft, merged, snapshot_id_of
 from distop.lake.iceberg.takeover import JobsOutput, manifests_of

@@ -17,8 +17,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from distop.commit.partial import Moves
 from distop.errors import InvalidArgument, PreconditionFailed
-from distop.lake.iceberg.content import only_replaced
-from distop.lake.iceberg.metadata_files import TableFile
+from distop.lake.iceberg.metadata_files import TableFile, only_replaced
 from distop.lake.iceberg.provenance import WATERMARKS_BEFORE, moves_of
 from distop.lake.iceberg.watermarks import moved
 from distop.metastore.records.watermarks import Marks

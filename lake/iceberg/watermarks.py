@@ -115,6 +115,6 @@ class WatermarkStep(TransactionalStep):
 
     @staticmethod
     def _is_ignored(context: FinishContext) -> bool:
-        from distop.lake.iceberg.content import is_ignored
+        from distop.lake.iceberg.metadata_files import is_ignored
 
         return is_ignored(context)

@@ -16,7 +16,7 @@ from distop.lake.iceberg.append import (
     added_counts,
     head_conflict,
 )
-from distop.lake.iceberg.content import data_of, is_ignored, not_empty, only_replaced
+from distop.lake.iceberg.metadata_files import data_of, is_ignored, not_empty, only_replaced
 from distop.lake.iceberg.provenance import INSTEAD_OF
 from distop.lake.iceberg.snapshots import Draft
 from distop.lake.iceberg.takeover import JobsOutput, take_over

@@ -30,7 +30,7 @@ from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.table.snapshots import Snapshot
 
 from distop.errors import CorruptRecord, PreconditionFailed
-from distop.lake.iceberg.content import is_live
+from distop.lake.iceberg.metadata_files import is_live
 from distop.lake.layout.model import file_io, schema_with
 from distop.lake.predicates.binding import Predicate, predicate_of
 from distop.lake.predicates.proofs import Pruning

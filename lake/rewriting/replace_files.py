@@ -23,7 +23,7 @@ from pyiceberg.table.update import AddSortOrderUpdate, TableUpdate
 from distop.commit.contract import ADOPTED_FROM, DROPPED_JOBS, PASSED_OVER, Contribution, FinishContext
 from distop.errors import Conflict, PreconditionFailed
 from distop.lake.iceberg.append import IcebergStep, SnapshotContent, added_counts
-from distop.lake.iceberg.content import SHOWN, removers, writer_of
+from distop.lake.iceberg.metadata_files import SHOWN, removers, writer_of
 from distop.lake.iceberg.snapshots import Draft, merged
 from distop.lake.iceberg.takeover import JobsOutput, output_of_jobs, take_over
 from distop.lake.layout.model import Layout, schema_of, schema_with

@@ -25,8 +25,7 @@ from pyiceberg.types import PrimitiveType
 from distop.commit.contract import ADOPTED_FROM
 from distop.errors import CorruptRecord, HeadConflict, PreconditionFailed
 from distop.lake.iceberg.append import SnapshotContent, added_counts
-from distop.lake.iceberg.content import is_live, removers, writer_of
-from distop.lake.iceberg.metadata_files import TableFile
+from distop.lake.iceberg.metadata_files import TableFile, is_live, removers, writer_of
 from distop.lake.iceberg.provenance import BATCHES, INSTEAD_OF, OPERATION
 from distop.lake.iceberg.snapshots import Draft, merged
 from distop.lake.iceberg.takeover import JobsOutput

@@ -23,8 +23,7 @@ from pyiceberg.table.sorting import NullOrder, SortDirection, SortField, SortOrd
 from pyiceberg.transforms import IdentityTransform
 
 from distop.errors import InvalidName, PreconditionFailed
-from distop.lake.iceberg.content import is_live
-from distop.lake.iceberg.metadata_files import TableFile
+from distop.lake.iceberg.metadata_files import TableFile, is_live
 from distop.lake.iceberg.takeover import manifests_of
 from distop.lake.layout.model import Layout, file_io, schema_of, schema_with
 from distop.lake.layout.partitioning import Partitioner, has_doubles, is_rounded, partition_path

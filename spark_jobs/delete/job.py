@@ -21,8 +21,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from distop.errors import JobFailed, PreconditionFailed
 from distop.lake.iceberg.branches import check_branch_name
-from distop.lake.iceberg.content import only_appended
-from distop.lake.iceberg.metadata_files import TableFile
+from distop.lake.iceberg.metadata_files import TableFile, only_appended
 from distop.lake.layout.model import Layout, file_io
 from distop.lake.layout.partitioning import Partitioner
 from distop.lake.predicates.binding import chosen, others, predicate_of

@@ -30,7 +30,7 @@ from pyiceberg.io import FileIO
 from distop.commit.contract import Contribution, FinishContext, TransactionalStep
 from distop.commit.partial import selection
 from distop.errors import CorruptRecord, JobFailed, ValidationFailed
-from distop.lake.iceberg.content import is_ignored
+from distop.lake.iceberg.metadata_files import is_ignored
 from distop.lake.layout.model import file_io
 from distop.lake.layout.staging import PRIVATE, RULES
 from distop.lake.rules.engine import ROWS, NotEvaluable, SqlEngine, quoted

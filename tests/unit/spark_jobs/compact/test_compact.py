@@ -22,7 +22,7 @@ from pyiceberg.types import LongType
 from distop.coordinator.schedules.conditions import measured
 from distop.errors import HeadConflict, InvalidArgument, JobFailed, PreconditionFailed
 from distop.lake.cleanup.inspection import view_table
-from distop.lake.iceberg.content import is_live
+from distop.lake.iceberg.metadata_files import is_live
 from distop.lake.layout.model import Layout
 from distop.lake.rewriting.modes import IcebergOverwrite, IcebergOverwritePartitions
 from distop.metastore.records.table import TableRecord
