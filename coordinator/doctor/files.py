@@ -25,7 +25,7 @@ from distop.lake.cleanup.inspection import TableView, staged_files, staged_folde
 from distop.lake.iceberg.provenance import done_by, rewound
 from distop.lake.iceberg.takeover import is_spared
 from distop.lake.iceberg.watermarks import is_after
-from distop.lake.index.manifest import FOLDER as INDEX
+from distop.lake.index.lookup import FOLDER as INDEX
 from distop.lake.layout.staging import PRIVATE
 from distop.lake.storage.storage import Entry, storage_of
 from distop.metastore.backlog.batches import AppliedRecord, ordering_of

@@ -16,7 +16,7 @@ from distop.lake.iceberg.metadata_files import goes_back, is_live
 from distop.lake.iceberg.provenance import WATERMARKS, rolled_back
 from distop.lake.iceberg.takeover import manifests_of
 from distop.lake.iceberg.watermarks import is_after
-from distop.lake.index.manifest import FOLDER as INDEX
+from distop.lake.index.lookup import FOLDER as INDEX
 from distop.lake.layout.model import file_io, load_metadata, schema_with
 from distop.lake.layout.partitioning import has_doubles, is_rounded
 from distop.lake.layout.staging import ICEBERG, PRIVATE

@@ -27,8 +27,14 @@ from pyiceberg.types import IcebergType, PrimitiveType
 
 from distop.commit.contract import Contribution, FinishContext, TransactionalStep
 from distop.errors import Conflict, CorruptRecord
-from distop.lake.index.lookup import load_manifest
-from distop.lake.index.manifest import FOLDER, IndexManifest, IndexPart, read_manifest, write_manifest
+from distop.lake.index.lookup import (
+    FOLDER,
+    IndexManifest,
+    IndexPart,
+    load_manifest,
+    read_manifest,
+    write_manifest,
+)
 from distop.lake.layout.model import file_io
 from distop.lake.storage.storage import FILES_AT_ONCE, entries, inside, remove_files, remove_if_empty
 from distop.metastore.crashpoints import reached

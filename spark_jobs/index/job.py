@@ -19,8 +19,18 @@ import pyarrow.parquet as pq
 
 from distop.errors import CorruptRecord, PreconditionFailed
 from distop.lake.iceberg.metadata_files import TableFile
-from distop.lake.index.lookup import EntriesWritten, entry_schema, load_manifest, read_entries, write_entries
-from distop.lake.index.manifest import FOLDER, IndexManifest, encoding_of, keys_of, text_of
+from distop.lake.index.lookup import (
+    FOLDER,
+    EntriesWritten,
+    IndexManifest,
+    encoding_of,
+    entry_schema,
+    keys_of,
+    load_manifest,
+    read_entries,
+    text_of,
+    write_entries,
+)
 from distop.lake.index.publish import (
     RUN,
     Build,

@@ -13,7 +13,7 @@ import pytest
 
 from distop.errors import Cancelled, Conflict, CorruptRecord, InvalidArgument, PreconditionFailed
 from distop.lake.index import lookup as index_lookup
-from distop.lake.index.manifest import IndexManifest, IndexPart
+from distop.lake.index.lookup import IndexManifest, IndexPart
 from distop.lake.index.publish import DataFileSeen, FilePositions, IndexPublish, PartResult
 from distop.lake.layout.model import Layout
 from distop.lake.rewriting.modes import IcebergOverwrite

@@ -8,7 +8,7 @@ from uuid import UUID
 import pyarrow as pa
 import pytest
 
-from distop.lake.index.manifest import bounded, key_of, keys_of
+from distop.lake.index.lookup import bounded, key_of, keys_of
 from distop.lake.layout.schemas import parse_schema
 from distop.lake.predicates.binding import BoundComparison, predicate_of
 
