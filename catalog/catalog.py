@@ -48,7 +48,7 @@ from pyiceberg.typedef import EMPTY_DICT, Identifier, Properties
 
 from distop.catalog import namespaces
 from distop.catalog.errors import for_pyiceberg
-from distop.catalog.naming import MAX_TRIES, Naming
+from distop.catalog.namespaces import MAX_TRIES, Naming
 from distop.catalog.places import Folder, new_location
 from distop.catalog.pointers import FOREIGN, Pointer, Pointers
 from distop.catalog.publishing import Overtaken, Publishing, Step, marks_moved, undo

@@ -29,8 +29,7 @@ from pyiceberg.view.metadata import ViewMetadata, ViewVersion
 
 from distop.catalog import namespaces, view_metadata
 from distop.catalog.errors import for_pyiceberg
-from distop.catalog.namespaces import no_such_view, view_exists
-from distop.catalog.naming import MAX_TRIES, check_target, retry_until_known
+from distop.catalog.namespaces import MAX_TRIES, check_target, no_such_view, retry_until_known, view_exists
 from distop.catalog.places import Folder, place_of_namespace
 from distop.catalog.pointers import FOREIGN, Pointer, Pointers, Swap
 from distop.errors import CorruptRecord, DistopError, InvalidArgument

@@ -23,7 +23,7 @@ from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import LongType, StringType
 
 from distop.catalog.catalog import EtcdCatalog
-from distop.catalog.naming import Naming
+from distop.catalog.namespaces import Naming
 from distop.errors import (
     BacklogInUse,
     EtcdOutOfSpace,

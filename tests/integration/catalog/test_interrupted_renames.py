@@ -7,7 +7,7 @@ import pytest
 from pyiceberg.exceptions import NoSuchTableError, TableAlreadyExistsError
 
 from distop.catalog.catalog import EtcdCatalog
-from distop.catalog.naming import Naming
+from distop.catalog.namespaces import Naming
 from distop.client import AsyncClient
 from distop.errors import TableNotFound
 from distop.metastore.etcd.config import EtcdConfig

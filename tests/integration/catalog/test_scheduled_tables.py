@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from distop.catalog.catalog import EtcdCatalog
-from distop.catalog.naming import Naming
+from distop.catalog.namespaces import Naming
 from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.etcd.txn import DeleteRange, KeyValue
 from distop.metastore.records.keyspace import TableKeys
