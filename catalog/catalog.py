@@ -52,11 +52,12 @@ from distop.catalog.namespaces import MAX_TRIES, Naming
 from distop.catalog.places import Folder, new_location
 from distop.catalog.pointers import FOREIGN, Pointer, Pointers
 from distop.catalog.publishing import Overtaken, Publishing, Step, marks_moved, undo
-from distop.catalog.rebasing import is_same, pending_commit
 from distop.catalog.updates import (
     check_updates,
     format_upgraded,
+    is_same,
     of_what_is_there,
+    pending_commit,
     refuse_unchecked,
     renumbered,
 )
