@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from distop.errors import PreconditionFailed
 from distop.executor.launch.settings import refuse_old
-from distop.spark.options import ReadOptions, read_options, write_options
-from distop.spark.target import connect
+from distop.spark.target import ReadOptions, connect, read_options, write_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

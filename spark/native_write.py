@@ -36,9 +36,8 @@ from distop.lake.writing.file_lists import IcebergFileList, WrittenFile
 from distop.sources.formats.reader import fitting
 from distop.sources.formats.types import table_type
 from distop.spark import publication as publishing
-from distop.spark.options import WriteOptions
 from distop.spark.reading import spark_columns
-from distop.spark.target import WriteTarget, connect, open_target
+from distop.spark.target import WriteOptions, WriteTarget, connect, open_target
 from distop.spark_jobs.spark_types import allow_times, arrow_schema
 
 if TYPE_CHECKING:

@@ -24,8 +24,7 @@ from distop.errors import DistopError, InvalidArgument, PreconditionFailed
 from distop.lake.layout.model import Layout
 from distop.lake.layout.schemas import parse_schema
 from distop.sources.formats.reader import converted
-from distop.spark.options import ReadOptions
-from distop.spark.target import connect, find_table, storage_options
+from distop.spark.target import ReadOptions, connect, find_table, storage_options
 from distop.spark_jobs.spark_types import spark_schema
 from distop.spark_jobs.tables import PlannedFile, TableSnapshot, open_snapshot
 

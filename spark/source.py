@@ -31,10 +31,19 @@ from distop.lake.iceberg.metadata_files import named
 from distop.lake.iceberg.takeover import PreparedTask
 from distop.lake.layout.model import file_io, load_metadata
 from distop.sources.formats.reader import fitting
-from distop.spark.options import ReadOptions, WriteOptions, read_options, write_options
 from distop.spark.publication import GIVE_UP_S, Deadline, Publication, give_up, publish
 from distop.spark.reading import FileSplit, TableReader, read_files, splits_of, table_schema
-from distop.spark.target import WriteTarget, connect, find_table, open_target, storage_options
+from distop.spark.target import (
+    ReadOptions,
+    WriteOptions,
+    WriteTarget,
+    connect,
+    find_table,
+    open_target,
+    read_options,
+    storage_options,
+    write_options,
+)
 from distop.spark_jobs.tables import PlannedFile, TableSnapshot, snapshot_of
 
 if TYPE_CHECKING:

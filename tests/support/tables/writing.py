@@ -9,9 +9,8 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from distop.client import Client
 from distop.lake.iceberg.takeover import PreparedTask
-from distop.spark.options import WriteOptions
 from distop.spark.publication import Deadline, Publication, WriteOutcome, give_up, publish
-from distop.spark.target import WriteTarget, open_target
+from distop.spark.target import WriteOptions, WriteTarget, open_target
 from support.tables.publishing import rows
 
 COLUMNS = StructType([StructField("id", LongType()), StructField("kind", StringType())])

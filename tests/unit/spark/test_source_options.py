@@ -2,7 +2,7 @@
 
 import pytest
 
-from distop.spark.options import read_options, split_terms, write_options
+from distop.spark.target import read_options, split_terms, write_options
 from support.refusals import refused
 
 
