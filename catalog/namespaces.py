@@ -1,5 +1,5 @@
-"""Iceberg namespaces in etcd (``_namespaces.<name>`` and its properties), and the names of tables in them, which
-are dropped and renamed.
+"""Iceberg namespaces in etcd (``_namespaces.<name>`` and its properties), and the names of tables in them,
+which are dropped and renamed.
 
 A namespace exists if it was created, or if a table, a view or another namespace is in it. Its name is its
 parts joined by dots; the namespace ``default`` holds the tables whose name has no dot, and always exists.

@@ -1,5 +1,5 @@
-"""Updates of a client, made to fit the table as it is now, as Iceberg's Java library makes them; and commits that
-lost to others and are repeated by the catalog: those that only describe the table, as long as their
+"""Updates of a client, made to fit the table as it is now, as Iceberg's Java library makes them; and commits
+that lost to others and are repeated by the catalog: those that only describe the table, as long as their
 requirements hold; and appends, if the table or the commit asks for it.
 
 The operation ``append`` of a snapshot does not prove that it may be rebased: a MERGE or an upsert that has

@@ -1,5 +1,5 @@
-"""The target table of a write, in its state when the write begins; and the options of ``format("distop")``: checked
-before anything is read or written.
+"""The target table of a write, in its state when the write begins; and the options of ``format("distop")``:
+checked before anything is read or written.
 """
 
 from __future__ import annotations

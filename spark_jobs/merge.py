@@ -34,7 +34,7 @@ from pyiceberg.types import (
 )
 
 from distop.errors import JobFailed
-from distop.lake.iceberg.metadata_files import TableFile
+from distop.lake.iceberg.metadata_files import present_file
 from distop.lake.layout.model import Layout, file_io
 from distop.lake.predicates.binding import ALL, at_least, within
 from distop.lake.predicates.proofs import Pruning
@@ -95,15 +95,13 @@ def plan_merge(request: PlanRequest, plan: MergePlan) -> tuple[MergePlan, int]:
 
     Raises :class:`~distop.errors.PreconditionFailed` if a file of the table cannot be read here.
     """
-    head = request.head
-    if head is None or head.snapshot_id is None:
+    head, file = request.head, present_file(request)
+    if head is None or file is None or head.snapshot_id is None:
         return plan, 1
-    storage = storage_of(request.table)
-    file = TableFile.read(head.metadata_location, storage=storage)
     metadata, snapshot = file.metadata, file.snapshot(head.snapshot_id)
     assert snapshot is not None
     job_bytes = bytes_per_job(snapshot)
-    io = file_io(metadata.location, storage)
+    io = file_io(metadata.location, storage_of(request.table))
     concerned = concerned_by(metadata, snapshot, io, ALL, job_bytes, all_go=plan.all_go)
     if not concerned.jobs:
         return plan, 1

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
@@ -17,10 +18,12 @@ from pyiceberg.table.snapshots import Snapshot
 
 from distop.commit.partial import Moves
 from distop.errors import InvalidArgument, PreconditionFailed
-from distop.lake.iceberg.metadata_files import TableFile, only_replaced
+from distop.lake.iceberg.metadata_files import TableFile, only_replaced, present_file
 from distop.lake.iceberg.provenance import WATERMARKS_BEFORE, moves_of
 from distop.lake.iceberg.watermarks import moved
+from distop.lake.layout.model import Layout
 from distop.metastore.records.watermarks import Marks
+from distop.operations.api import PlanRequest
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,127}")
 
@@ -33,6 +36,30 @@ def check_branch_name(name: str) -> None:
             hint=f"a letter, then letters, digits, '.', '-' or '_'; {MAIN_BRANCH} is the table itself",
             details={"field": "branch"},
         )
+
+
+def branch_snapshot(request: PlanRequest, branch: str) -> Snapshot:
+    """The snapshot of a branch when an operation on it is planned.
+
+    Raises :class:`~distop.errors.PreconditionFailed` if there is no such branch.
+    """
+    check_branch_name(branch)
+    file = present_file(request)
+    ref = None if file is None else file.metadata.refs.get(branch)
+    snapshot = None
+    if file is not None and ref is not None and ref.snapshot_ref_type == SnapshotRefType.BRANCH:
+        snapshot = file.snapshot(ref.snapshot_id)
+    if snapshot is None:
+        raise PreconditionFailed(
+            f"table {request.table.name!r} has no branch {branch!r}", details={"field": "branch"}
+        )
+    return snapshot
+
+
+def layout_of_head(request: PlanRequest) -> dict[str, Any]:
+    """How to reach the table's files: a field of the plans of operations that have no rows of their own."""
+    file = present_file(request)
+    return {} if file is None else {"layout": Layout.of(file.metadata).to_json()}
 
 
 @dataclass(frozen=True)

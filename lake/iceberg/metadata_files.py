@@ -1,4 +1,5 @@
-"""Reads and rewrites a table's metadata file without parsing its past snapshots; what the table holds at present.
+"""Reads and rewrites a table's metadata file without parsing its past snapshots; what the table holds at
+present.
 
 A metadata file repeats every snapshot of the table, so a commit that parsed all of them would get slower with
 every snapshot. A commit needs only the present one; the others are copied as bytes.
@@ -29,9 +30,10 @@ from distop.errors import CorruptRecord, TableNotEmpty
 from distop.lake.layout.metadata import check_columns, metadata_text, not_metadata
 from distop.lake.layout.model import file_io
 from distop.lake.pyiceberg_private import UNCHECKED
-from distop.lake.storage.storage import StorageOptions
+from distop.lake.storage.storage import StorageOptions, storage_of
 from distop.metastore.records.record import decode, from_json
 from distop.metastore.records.table import Head
+from distop.operations.api import PlanRequest
 
 _SNAPSHOTS, _SNAPSHOT_LOG, _METADATA_LOG = "snapshots", "snapshot-log", "metadata-log"
 
@@ -227,6 +229,12 @@ class TableFile:
                 or sum(file._size for file in _written.values()) > MAX_REMEMBERED_BYTES
             ):
                 del _written[next(iter(_written))]
+
+
+def present_file(request: PlanRequest) -> TableFile | None:
+    """The table's metadata file when an operation is planned; ``None`` if nothing has been published."""
+    head = request.head
+    return None if head is None else TableFile.read(head.metadata_location, storage_of(request.table))
 
 
 def in_order(metadata: TableMetadata, base: TableMetadata | None = None) -> TableMetadata:

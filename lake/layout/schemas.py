@@ -1,5 +1,5 @@
-"""Iceberg schemas of new tables, from a user's text or an Arrow schema, and their partitioning as users write it:
-``month(time)``, ``bucket[16](id)``, or a column.
+"""Iceberg schemas of new tables, from a user's text or an Arrow schema, and their partitioning as users write
+it: ``month(time)``, ``bucket[16](id)``, or a column.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Where an operation writes, by table format; and the owner file of a table's folder, which proves that everything
-in the folder is this table's (checklist S2).
+"""Where an operation writes, by table format; and the owner file of a table's folder, which proves that
+everything in the folder is this table's (checklist S2).
 
 ``<location>/_distop/table-<uuid>`` is created before the first file of the table, if the folder is then
 empty. A pyiceberg program writes a file first, and may die before it creates this one: so the table's record

@@ -72,10 +72,6 @@ def unlike_number(given: pa.Array | pa.ChunkedArray, made: pa.Array | pa.Chunked
     return f"invalid value {other[0].as_py()} for {made.type}" if len(other) else ""
 
 
-_PIECE_BYTES = 1 << 18
-"""What is looked at in one go: more would not stay in the processor's cache."""
-
-
 def unlike_integers(texts: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> str:
     """Why an integer of a type is not the text, ``large_string``, that Arrow has made it of; empty if all
     are."""

@@ -23,7 +23,7 @@ from pyiceberg.table.sorting import NullOrder, SortDirection, SortField, SortOrd
 from pyiceberg.transforms import IdentityTransform
 
 from distop.errors import InvalidName, PreconditionFailed
-from distop.lake.iceberg.metadata_files import TableFile, is_live
+from distop.lake.iceberg.metadata_files import is_live, present_file
 from distop.lake.iceberg.takeover import manifests_of
 from distop.lake.layout.model import Layout, file_io, schema_of, schema_with
 from distop.lake.layout.partitioning import Partitioner, has_doubles, is_rounded, partition_path
@@ -403,16 +403,16 @@ def plan_compaction(request: PlanRequest, argument: CompactArgument) -> Plan:
 
 
 def _rewrite_plan(request: PlanRequest, argument: CompactArgument) -> RewritePlan:
-    assert request.head is not None
-    storage = storage_of(request.table)
-    metadata = TableFile.read(request.head.metadata_location, storage=storage).metadata
+    file = present_file(request)
+    assert file is not None
+    metadata = file.metadata
     layout = Layout.of(metadata)
     Partitioner(layout.schema, layout.spec)  # raises if it cannot split rows as the table does
     sizes = sizes_of(argument, table_file_bytes(layout))
     order = sort_order(argument.sort_by, metadata)
     chooser = Chooser(
         metadata,
-        file_io(metadata.location, storage),
+        file_io(metadata.location, storage_of(request.table)),
         sizes,
         min_files=argument.min_files,
         order_id=None if order is None else order.order_id,

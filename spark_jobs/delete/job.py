@@ -16,12 +16,11 @@ import pyarrow as pa
 from pyiceberg.schema import Schema
 from pyiceberg.table import FileScanTask
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
 
 from distop.errors import JobFailed, PreconditionFailed
-from distop.lake.iceberg.branches import check_branch_name
-from distop.lake.iceberg.metadata_files import TableFile, only_appended
+from distop.lake.iceberg.branches import branch_snapshot
+from distop.lake.iceberg.metadata_files import only_appended, present_file
 from distop.lake.layout.model import Layout, file_io
 from distop.lake.layout.partitioning import Partitioner
 from distop.lake.predicates.binding import chosen, others, predicate_of
@@ -39,7 +38,6 @@ from distop.lake.writing.file_lists import IcebergFileList
 from distop.lake.writing.writer import StagedWriter
 from distop.operations import JobContext, Plan, PlanRequest, convert
 from distop.operations.plans import plan_of
-from distop.spark_jobs.delete.argument import DeleteArgument
 from distop.spark_jobs.tables import PlannedFile, TableSnapshot
 
 JOB_BYTES = 512 << 20
@@ -47,24 +45,21 @@ JOB_BYTES = 512 << 20
 WANTED_JOBS = 5000
 
 
-def plan_deletion(request: PlanRequest, argument: DeleteArgument) -> tuple[DeletePlan, Concerned]:
+def plan_deletion(request: PlanRequest, condition: str, branch: str) -> tuple[DeletePlan, Concerned]:
     """The plan, and the files that have or may have such rows. Raises as :meth:`.operation.Delete.plan`."""
-    if request.head is None:
-        return DeletePlan(where=argument.condition), Concerned()
-    if argument.branch is not None:
-        check_branch_name(argument.branch)
-    storage = storage_of(request.table)
-    file = TableFile.read(request.head.metadata_location, storage=storage)
+    if (file := present_file(request)) is None:
+        return DeletePlan(where=condition), Concerned()
     metadata = file.metadata
     layout = Layout.of(metadata)
     Partitioner(layout.schema, layout.spec)  # raises if it cannot split rows as the table does
-    where = predicate_of(argument.condition, layout.schema, "where")
-    snapshot = _snapshot(file, argument.branch or "")
-    nothing = DeletePlan(where=argument.condition, branch=argument.branch or "")
+    where = predicate_of(condition, layout.schema, "where")
+    snapshot = branch_snapshot(request, branch) if branch else metadata.current_snapshot()
+    nothing = DeletePlan(where=condition, branch=branch)
     if snapshot is None:
         return nothing, Concerned()
     job_bytes = bytes_per_job(snapshot)
-    concerned = concerned_by(metadata, snapshot, file_io(metadata.location, storage), where, job_bytes)
+    io = file_io(metadata.location, storage_of(request.table))
+    concerned = concerned_by(metadata, snapshot, io, where, job_bytes)
     if not concerned.whole and not concerned.jobs:
         nothing.snapshot_id = str(snapshot.snapshot_id)
         return nothing, concerned
@@ -74,30 +69,18 @@ def plan_deletion(request: PlanRequest, argument: DeleteArgument) -> tuple[Delet
 
 def plan_holds(plan: Plan, made_on: PlanRequest, request: PlanRequest) -> bool:
     """Whether a plan may be started on another head: only appends were published since."""
-    if made_on.head is None or request.head is None:
+    if made_on.head is None or (file := present_file(request)) is None:
         return False
     made = convert(plan.argument, DeletePlan)
-    file = TableFile.read(request.head.metadata_location, storage=storage_of(request.table))
     since = None if made.snapshot_id is None else int(made.snapshot_id)
-    return only_appended(file, _snapshot(file, made.branch), since)
+    snapshot = branch_snapshot(request, made.branch) if made.branch else file.metadata.current_snapshot()
+    return only_appended(file, snapshot, since)
 
 
 def bytes_per_job(snapshot: Snapshot) -> int:
     """About how many bytes of a snapshot a job reads."""
     total = str(snapshot.summary["total-files-size"] if snapshot.summary else "")
     return max(JOB_BYTES, int(total) // WANTED_JOBS if total.isdecimal() else 0)
-
-
-def _snapshot(file: TableFile, branch: str) -> Snapshot | None:
-    """The snapshot that rows are deleted from."""
-    if not branch:
-        return file.metadata.current_snapshot()
-    ref = file.metadata.refs.get(branch)
-    if ref is None or ref.snapshot_ref_type != SnapshotRefType.BRANCH:
-        raise PreconditionFailed(
-            f"the table at {file.metadata.location} has no branch {branch!r}", details={"field": "branch"}
-        )
-    return file.snapshot(ref.snapshot_id)
 
 
 def files_of(job: JobContext) -> Concerned:

@@ -48,7 +48,8 @@ class Delete(DistributedOperation[DeleteArgument]):
         """
         from distop.spark_jobs.delete.job import plan_deletion
 
-        plan, concerned = plan_deletion(request, _checked(request))
+        argument = _checked(request)
+        plan, concerned = plan_deletion(request, argument.condition, argument.branch or "")
         return Plan(argument=msgspec.to_builtins(plan), partition_count=len(concerned.jobs))
 
     def plan_holds(self, plan: Plan, made_on: PlanRequest, request: PlanRequest) -> bool:
@@ -62,7 +63,8 @@ class Delete(DistributedOperation[DeleteArgument]):
         """How many files would be read by how many jobs, and how many are removed as a whole."""
         from distop.spark_jobs.delete.job import plan_deletion
 
-        _, concerned = plan_deletion(request, _checked(request))
+        argument = _checked(request)
+        _, concerned = plan_deletion(request, argument.condition, argument.branch or "")
         return {
             "jobs": len(concerned.jobs),
             "filesToRead": sum(map(len, concerned.jobs)),

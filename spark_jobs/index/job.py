@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from distop.errors import CorruptRecord, PreconditionFailed
-from distop.lake.iceberg.metadata_files import TableFile
+from distop.lake.iceberg.metadata_files import present_file
 from distop.lake.index.lookup import (
     FOLDER,
     EntriesWritten,
@@ -48,7 +48,6 @@ from distop.operations import JobContext, Plan, PlanRequest, from_json
 from distop.operations.arguments import invalid
 from distop.operations.job import staging_folder, staging_stem
 from distop.operations.plans import Shared
-from distop.spark_jobs.index.argument import BuildIndexArgument
 
 ROWS_PER_JOB = 32_000_000
 """Most rows of a job with several files: it limits what is sorted again when a job is killed."""
@@ -57,21 +56,20 @@ MERGE_ABOVE = 16
 """Most small parts of an index; if there are more, the next build indexes their files again."""
 
 
-def plan_index(request: PlanRequest, argument: BuildIndexArgument) -> Plan:
+def plan_index(request: PlanRequest, name: str, *, full: bool, files_per_job: int) -> Plan:
     """The plan of :class:`.operation.BuildIndex`: which files each job indexes."""
-    head, storage = request.head, storage_of(request.table)
-    metadata = None if head is None else TableFile.read(head.metadata_location, storage=storage).metadata
-    snapshot = None if metadata is None else metadata.current_snapshot()
-    if metadata is None or snapshot is None:
+    file = present_file(request)
+    if file is None or (snapshot := file.metadata.current_snapshot()) is None:
         raise PreconditionFailed(
             f"nothing has been published to table {request.table.name!r}",
             hint="ingest something first, then build the index",
         )
+    metadata = file.metadata
     schema = metadata.schema()
-    column = next((field for field in schema.columns if field.name == argument.column), None)
+    column = next((field for field in schema.columns if field.name == name), None)
     if column is None:
         known = ", ".join(field.name for field in schema.columns)
-        raise invalid("column", f"the table has no column {argument.column!r}; it has {known}")
+        raise invalid("column", f"the table has no column {name!r}; it has {known}")
     if column.initial_default is not None:
         raise invalid(
             "column",
@@ -79,15 +77,15 @@ def plan_index(request: PlanRequest, argument: BuildIndexArgument) -> Plan:
             "index another column",
         )
     encoding = encoding_of(column.name, column.field_type)
-    io = file_io(request.table.location, storage)
+    io = file_io(request.table.location, storage_of(request.table))
     published = request.index
     base: IndexManifest | None = None
-    if published is not None and not argument.full and published.field_id == column.field_id:
+    if published is not None and not full and published.field_id == column.field_id:
         base = load_manifest(io, published.manifest, request.table.location.rstrip("/"))
         if base is not None and not base.fits(schema, column.field_id):
             base = None
     present = snapshot_files(io, snapshot.manifest_list)
-    rebuilt = [] if base is None else parts_to_rebuild(base, present, argument.files_per_job)
+    rebuilt = [] if base is None else parts_to_rebuild(base, present, files_per_job)
     kept = None if base is None else base.without(rebuilt)
     mapping = metadata.name_mapping()
     plan = IndexPlan(
@@ -101,7 +99,7 @@ def plan_index(request: PlanRequest, argument: BuildIndexArgument) -> Plan:
         manifest_list=snapshot.manifest_list,
         replaces="" if published is None else published.manifest,
         base=published.manifest if published is not None and base is not None else "",
-        cuts=cut_into_jobs(not_covered(present, kept), argument.files_per_job),
+        cuts=cut_into_jobs(not_covered(present, kept), files_per_job),
         rebuilt=rebuilt,
         layout={"properties": dict(metadata.properties)},
     )

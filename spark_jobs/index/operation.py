@@ -57,7 +57,8 @@ class BuildIndex(DistributedOperation[BuildIndexArgument]):
         from distop.spark_jobs.index.job import plan_index
 
         check_request(request)
-        return plan_index(request, request.argument)
+        argument = request.argument
+        return plan_index(request, argument.column, full=argument.full, files_per_job=argument.files_per_job)
 
     def plan_holds(self, plan: Plan, made_on: PlanRequest, request: PlanRequest) -> bool:
         """An index covers the snapshot of its plan, and is published if no other one was meanwhile."""

@@ -17,7 +17,7 @@ from pyiceberg.types import IcebergType, NestedField
 
 from distop.errors import InvalidArgument, PreconditionFailed
 from distop.lake.iceberg.branches import check_branch_name, unpublished
-from distop.lake.iceberg.metadata_files import TableFile
+from distop.lake.iceberg.metadata_files import present_file
 from distop.lake.layout.evolution import Evolution, evolved, may_widen
 from distop.lake.layout.model import Layout
 from distop.lake.layout.schemas import parse_schema
@@ -26,7 +26,6 @@ from distop.lake.predicates.binding import bind
 from distop.lake.rewriting.replace_partitions import added_by
 from distop.lake.rows import new_layout, output_of, table_layout
 from distop.lake.rules.parsing import rules_of
-from distop.lake.storage.storage import storage_of
 from distop.operations import PlanRequest
 from distop.operations.arguments import invalid
 from distop.sources.formats.inference import Sample
@@ -425,9 +424,8 @@ def check_replaced(request: PlanRequest, operation: str) -> None:
     """
     if request.table.format != "iceberg":
         raise invalid("replaces", f"rows of a {request.table.format} table cannot be taken out")
-    if request.head is None:
+    if (file := present_file(request)) is None:
         raise PreconditionFailed(f"nothing has been published to table {request.table.name!r}")
-    file = TableFile.read(request.head.metadata_location, storage=storage_of(request.table))
     added_by(file, operation)
 
 
@@ -449,10 +447,9 @@ def on_branch(request: PlanRequest, argument: IngestArgument) -> PlanRequest:
         raise invalid("branch", f"tables of the format {request.table.format} have no branches")
     if argument.mode not in BRANCH_MODES:
         raise invalid("branch", f"--mode {argument.mode} depends on the table itself, not on a branch")
-    head = request.head
-    if head is None:
+    head, file = request.head, present_file(request)
+    if head is None or file is None:
         return request
-    file = TableFile.read(head.metadata_location, storage=storage_of(request.table))
     ref = file.metadata.refs.get(argument.branch)
     marks = unpublished(file, argument.branch).watermarks(request.watermarks)
     at = head.snapshot_id if ref is None else ref.snapshot_id

@@ -12,14 +12,14 @@ class PublishBranch(DistributedOperation[PublishArgument]):
     """Publishes a branch: its content becomes the table's, watermarks included, and the branch is removed."""
 
     type = "publish_branch"
-    preloads = ("distop.spark_jobs.maintenance.heads",)
+    preloads = ("distop.lake.iceberg.branches",)
 
     def plan(self, request: PlanRequest[PublishArgument]) -> Plan:
         """See :meth:`DistributedOperation.plan`; ``PreconditionFailed`` if there is no such branch."""
-        from distop.spark_jobs.maintenance.heads import branch_snapshot, layout_of_head
+        from distop.lake.iceberg.branches import branch_snapshot, layout_of_head
 
         argument = checked_argument(request)
-        at = branch_snapshot(request, argument.branch)
+        at = str(branch_snapshot(request, argument.branch).snapshot_id)
         expected = at if argument.snapshot is None else str(argument.snapshot)
         publish = {
             "branch": argument.branch,
@@ -41,11 +41,11 @@ class DropBranch(DistributedOperation[DropArgument]):
     """Removes a branch. Its files are removed when its snapshots are expired."""
 
     type = "drop_branch"
-    preloads = ("distop.spark_jobs.maintenance.heads",)
+    preloads = ("distop.lake.iceberg.branches",)
 
     def plan(self, request: PlanRequest[DropArgument]) -> Plan:
         """See :meth:`DistributedOperation.plan`; ``PreconditionFailed`` if there is no such branch."""
-        from distop.spark_jobs.maintenance.heads import branch_snapshot, layout_of_head
+        from distop.lake.iceberg.branches import branch_snapshot, layout_of_head
 
         argument = checked_argument(request)
         branch_snapshot(request, argument.branch)

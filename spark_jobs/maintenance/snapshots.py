@@ -80,7 +80,7 @@ class ExpireSnapshots(DistributedOperation[ExpireArgument]):
     """Expires old snapshots of a table, and removes the files that only they refer to."""
 
     type = "expire_snapshots"
-    preloads = ("distop.lake.cleanup.purge", "distop.spark_jobs.maintenance.heads")
+    preloads = ("distop.lake.cleanup.purge", "distop.lake.iceberg.branches")
     effect = Effect.CLEANS
     stages_files = True
 
@@ -92,7 +92,7 @@ class ExpireSnapshots(DistributedOperation[ExpireArgument]):
         PreconditionFailed, LocationNotOwned
             Files of the table may not be removed.
         """
-        from distop.spark_jobs.maintenance.heads import layout_of_head
+        from distop.lake.iceberg.branches import layout_of_head
 
         argument = checked_argument(request)
         if argument.keep_last < 1:
@@ -119,14 +119,14 @@ class RemoveOrphans(DistributedOperation[OrphansArgument]):
     """Finds files below the table's location that nothing refers to, and removes them if requested."""
 
     type = "remove_orphans"
-    preloads = ("distop.lake.cleanup.purge", "distop.spark_jobs.maintenance.heads")
+    preloads = ("distop.lake.cleanup.purge", "distop.lake.iceberg.branches")
     effect = Effect.CLEANS
     stages_files = True
     sees_active = True
 
     def plan(self, request: PlanRequest[OrphansArgument]) -> Plan:
         """See :meth:`DistributedOperation.plan`; as that of :class:`ExpireSnapshots`, without ``dry_run``."""
-        from distop.spark_jobs.maintenance.heads import layout_of_head
+        from distop.lake.iceberg.branches import layout_of_head
 
         argument, table = checked_argument(request), request.table
         older_than = older_than_time(argument.older_than)

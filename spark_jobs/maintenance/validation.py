@@ -9,6 +9,7 @@ import msgspec
 from pyiceberg.table.metadata import TableMetadata
 
 from distop.errors import ArgumentTooLarge, PreconditionFailed
+from distop.lake.iceberg.branches import branch_snapshot
 from distop.lake.layout.staging import RULES
 from distop.lake.rules.model import MAX_SAMPLES, Rule, RuleSet
 from distop.lake.rules.parsing import distinguishable, parse_rules, shown_columns
@@ -16,7 +17,6 @@ from distop.lake.storage.storage import storage_of
 from distop.operations import JobContext, Plan, PlanRequest, convert
 from distop.operations.arguments import invalid
 from distop.spark_jobs.maintenance.arguments import ValidateArgument, snapshot_id, time_of
-from distop.spark_jobs.maintenance.heads import branch_snapshot
 from distop.spark_jobs.rules.gate import RowChecks, table_io, write_findings
 from distop.spark_jobs.tables import SnapshotGroups, TableSnapshot, open_snapshot, recorded
 
@@ -101,7 +101,7 @@ def publication(
         raise invalid("on_conflict", "concurrently written rows may duplicate those of the branch", "refuse")
     return {
         "branch": branch,
-        "snapshotId": branch_snapshot(request, branch),
+        "snapshotId": str(branch_snapshot(request, branch).snapshot_id),
         "onConflict": on_conflict,
     }
 
