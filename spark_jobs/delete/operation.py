@@ -19,7 +19,38 @@ from distop.operations import (
     StepRecord,
 )
 from distop.operations.arguments import invalid
-from distop.spark_jobs.delete.argument import DeleteArgument
+
+MAX_WHERE_CHARACTERS = 100_000
+
+_FIELD = "where"
+_HINT = "write for example: day < '2013-02-01' and kind in ('a', 'b')"
+
+
+class DeleteArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Which rows to delete, and from where."""
+
+    where: str | bool
+    """Rows for which this is true are deleted; those for which it is false stay, and those for which a NULL
+    makes it unknown."""
+    branch: str | None = None
+    """Delete from this branch of the table, instead of the table itself."""
+
+    def __post_init__(self) -> None:
+        if not self.condition.strip():
+            raise invalid(
+                _FIELD, "--arg where is empty: it selects the rows to delete", _HINT + "; for all rows: true"
+            )
+        if len(self.condition) > MAX_WHERE_CHARACTERS:
+            raise invalid(
+                _FIELD,
+                f"--arg where has {len(self.condition):,} characters of at most {MAX_WHERE_CHARACTERS:,}",
+                "delete in several operations",
+            )
+
+    @property
+    def condition(self) -> str:
+        """The text of ``where``; ``--arg where=true`` makes it a boolean."""
+        return self.where if isinstance(self.where, str) else str(self.where).lower()
 
 
 class Delete(DistributedOperation[DeleteArgument]):
@@ -27,7 +58,7 @@ class Delete(DistributedOperation[DeleteArgument]):
 
     Concurrent appends are not touched. If another operation has removed or changed a file with such rows,
     nothing is published, and the operation fails with a conflict. See
-    :class:`~distop.spark_jobs.delete.argument.DeleteArgument` for the argument.
+    :class:`~distop.spark_jobs.delete.operation.DeleteArgument` for the argument.
     """
 
     type = "delete"

@@ -17,7 +17,7 @@ from distop.executor.checking.spark_setup import REMEDIES
 from distop.operations.registry import GROUP, Registry
 from distop.sources.kafka.ranges import KafkaArgument
 from distop.spark_jobs.compact.argument import CompactArgument
-from distop.spark_jobs.delete.argument import DeleteArgument
+from distop.spark_jobs.delete.operation import DeleteArgument
 from distop.spark_jobs.ingest.argument import IngestArgument
 from support.metrics import families
 from support.repository import ROOT, product_sources, reference

@@ -27,8 +27,7 @@ from distop.metastore.records.table import Head, TableRecord, decode_watermarks
 from distop.operations.api import PlanRequest, make_plan
 from distop.operations.job import staging_folder, staging_stem
 from distop.spark_jobs.compact.operation import Compact
-from distop.spark_jobs.delete.argument import DeleteArgument
-from distop.spark_jobs.delete.operation import Delete
+from distop.spark_jobs.delete.operation import Delete, DeleteArgument
 from distop.spark_jobs.maintenance.snapshots import Rollback
 from distop.spark_jobs.tables import open_snapshot
 from support.refusals import refused
