@@ -24,8 +24,7 @@ from distop.metastore.records.operation import HistoryRecord, JobRecord, Operati
 from distop.metastore.records.record import decode
 from distop.metastore.records.table import Head, IndexRecord, TableRecord
 from distop.operations.api import OperationView, PlanRequest, make_plan
-from distop.spark_jobs.index.argument import object_of_column
-from distop.spark_jobs.index.operation import BuildIndex
+from distop.spark_jobs.index.operation import BuildIndex, object_of_column
 from support.sources.ingesting import LocalJob
 from support.tables.publishing import Table
 

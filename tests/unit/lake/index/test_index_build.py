@@ -20,9 +20,8 @@ from distop.lake.rewriting.modes import IcebergOverwrite
 from distop.metastore.records.names import check_object
 from distop.metastore.records.operation import JobRecord
 from distop.spark_jobs.index import job as index_job
-from distop.spark_jobs.index.argument import object_of_column
 from distop.spark_jobs.index.job import MERGE_ABOVE, cut_into_jobs, parts_to_rebuild
-from distop.spark_jobs.index.operation import BuildIndex
+from distop.spark_jobs.index.operation import BuildIndex, object_of_column
 from distop.spark_jobs.maintenance.snapshots import ExpireSnapshots, RemoveOrphans
 from support.tables.indexing import Indexing
 from support.tables.maintaining import Run
