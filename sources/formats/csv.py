@@ -18,8 +18,7 @@ import pyarrow.compute as pc
 from pyarrow import types as is_
 from pyarrow.csv import ConvertOptions, ParseOptions, ReadOptions, read_csv
 
-from distop.lake.writing.casts import Values, has_room, may_be_hexadecimal, may_vanish
-from distop.lake.writing.floats import has_large, may_round
+from distop.lake.writing.casts import Values, has_large, has_room, may_be_hexadecimal, may_round, may_vanish
 from distop.sources.formats import text_file
 from distop.sources.formats.bad_rows import Unconvertible
 from distop.sources.formats.conversion import convert, first_code, is_int_or_float, no_values

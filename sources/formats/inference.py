@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyarrow import types as is_
 
 from distop.errors import SourceUnreadable
-from distop.lake.writing.floats import DIGITS, is_number
+from distop.lake.writing.casts import DIGITS, is_number
 from distop.operations.arguments import invalid
 from distop.sources.formats import avro, parquet
 from distop.sources.formats.bad_rows import Unconvertible

@@ -21,8 +21,7 @@ import pyarrow.compute as pc
 from pyarrow import types as is_
 from pyarrow.json import ParseOptions, ReadOptions, read_json
 
-from distop.lake.writing.casts import may_vanish
-from distop.lake.writing.floats import doubtful_lines, has_large, unlike_double
+from distop.lake.writing.casts import doubtful_lines, has_large, may_vanish, unlike_double
 from distop.sources.formats import text_file
 from distop.sources.formats.bad_rows import Unconvertible
 from distop.sources.formats.conversion import convert

@@ -5,7 +5,7 @@ import random
 import pyarrow as pa
 import pytest
 
-from distop.lake.writing.floats import (
+from distop.lake.writing.casts import (
     _doubtful,
     doubtful_lines,
     has_large,
