@@ -35,7 +35,7 @@ from distop.lake.layout.model import file_io, schema_with
 from distop.lake.predicates.binding import Predicate, predicate_of
 from distop.lake.predicates.proofs import Pruning
 from distop.lake.rewriting.deletes import Deletes
-from distop.lake.rewriting.rewrite_plan import FilePartition, FilePartitions
+from distop.lake.rewriting.replace_partitions import FilePartition, FilePartitions
 from distop.metastore.records.operation import OperationArg
 from distop.operations.plans import Shared, plan_of
 

@@ -24,12 +24,12 @@ from distop.lake.layout.model import Layout
 from distop.lake.rewriting.deletes import Deletes
 from distop.lake.rewriting.plan import Concerned, Leaving, SnapshotPlan, concerned, snapshot_plan
 from distop.lake.rewriting.replace_partitions import (
+    FilePartitions,
     Located,
     areas_of,
     files_changed,
     live_manifests,
 )
-from distop.lake.rewriting.rewrite_plan import FilePartitions
 from distop.operations.api import OperationView
 
 READ, REMOVED, CHANGED, ADDED = "read", "removed", "changed", "added"

@@ -10,15 +10,20 @@ Rows that delete files name are not in the new files. Delete files that concern 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import chain, starmap
 from typing import Any
 
+import msgspec
 from pyiceberg.manifest import DataFileContent, ManifestContent, ManifestEntry, ManifestFile
+from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table import snapshots as iceberg_snapshots
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.sorting import SortOrder
 from pyiceberg.table.update import AddSortOrderUpdate, TableUpdate
+from pyiceberg.typedef import Record
 
 from distop.commit.contract import ADOPTED_FROM, DROPPED_JOBS, PASSED_OVER, Contribution, FinishContext
 from distop.errors import Conflict, PreconditionFailed
@@ -27,9 +32,132 @@ from distop.lake.iceberg.metadata_files import SHOWN, removers, writer_of
 from distop.lake.iceberg.snapshots import Draft, merged
 from distop.lake.iceberg.takeover import JobsOutput, output_of_jobs, take_over
 from distop.lake.layout.model import Layout, schema_of, schema_with
-from distop.lake.rewriting import replace_partitions, rewrite_plan
+from distop.lake.rewriting import replace_partitions
 from distop.lake.rewriting.deletes import Deletes
+from distop.metastore.records.operation import OperationArg
 from distop.operations.api import OperationView
+from distop.operations.plans import Shared, plan_of
+
+
+class RewriteFile(msgspec.Struct, array_like=True, frozen=True):
+    """One file: ``[number of its folder, name, bytes, rows, ranges of the numbers of its delete files]``."""
+
+    folder: int
+    name: str
+    size: int
+    rows: int
+    """As written, including rows that delete files remove."""
+    deletes: list[tuple[int, int]] = []
+    """Numbers of its delete files, as ranges whose ends are excluded."""
+
+    @property
+    def delete_numbers(self) -> Iterator[int]:
+        return chain.from_iterable(starmap(range, self.deletes))
+
+
+class RewriteDelete(msgspec.Struct, array_like=True, frozen=True):
+    """One delete file: ``[path, format, ids of the columns that it compares]``."""
+
+    path: str
+    format: str
+    fields: list[int]
+    """Empty: it names rows by their positions."""
+
+
+class RewriteJob(msgspec.Struct, array_like=True, frozen=True):
+    """One job: ``[number of its partition, files]``."""
+
+    partition: int
+    files: list[RewriteFile]
+
+
+class RewritePartition(msgspec.Struct, array_like=True, frozen=True):
+    """One partition: ``[its path, its values, its partition spec]``."""
+
+    path: str
+    """The readable path: ``kind=a/day=2013-01-01``; empty in a table without partitions."""
+    values: list[str | None]
+    """As :func:`packed_values` returns them."""
+    spec_id: int | None = None
+    """The partition spec of its files, if that is an earlier one of the table."""
+
+
+class RewritePlan(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel", dict=True):
+    """The plan of a compaction, as it is recorded."""
+
+    layout: dict[str, Any]
+    """The table's; see :meth:`distop.lake.layout.model.Layout.to_json`."""
+    earlier: list[dict[str, Any]] = []
+    """A layout for each earlier partition spec of files to rewrite, with a schema that has its columns."""
+    snapshot_id: str | None = None
+    """The snapshot with the files. A string, since JSON readers' numbers are too small for it."""
+    folders: list[str] = []
+    partitions: list[RewritePartition] = []
+    jobs: list[RewriteJob] = []
+    deletes: list[RewriteDelete] = []
+    """Delete files that the jobs apply, and those that concern no file of the snapshot. The commit removes
+    those that concern no file of the table then."""
+    target_file_bytes: int = 0
+    sort_order: dict[str, Any] | None = None
+    """An Iceberg sort order with its id; the commit adds it to the table."""
+    passed_over: dict[str, int] = {}
+    """Why files that qualify are not rewritten, and how many."""
+
+    @classmethod
+    def of(cls, operation: OperationArg) -> RewritePlan:
+        """The plan of an operation; jobs of one operation in one process share it.
+
+        Raises :class:`~distop.errors.CorruptRecord`.
+        """
+        return _shared(operation)
+
+    @cached_property
+    def table_layout(self) -> Layout:
+        return Layout.from_json(self.layout)
+
+    @cached_property
+    def layouts(self) -> dict[int, Layout]:
+        """The layouts of the files to rewrite, by the id of their partition spec."""
+        earlier = [Layout.from_json(layout) for layout in self.earlier]
+        return {layout.spec.spec_id: layout for layout in (*earlier, self.table_layout)}
+
+    def values(self, partition: RewritePartition) -> tuple[PartitionSpec, Record]:
+        """The partition spec of a partition, and its values."""
+        spec_id = self.table_layout.spec.spec_id if partition.spec_id is None else partition.spec_id
+        layout = self.layouts[spec_id]
+        return layout.spec, replace_partitions.unpacked_values(layout.spec, layout.schema, partition.values)
+
+    @property
+    def order(self) -> SortOrder | None:
+        return None if self.sort_order is None else SortOrder.model_validate(self.sort_order)
+
+    def by_name(self, operation: OperationArg) -> dict[str, RewriteJob]:
+        """The jobs by their names in the operation."""
+        return dict(zip(operation.partition_names(), self.jobs, strict=True))
+
+    def paths(self, job: RewriteJob) -> Iterator[str]:
+        """Where the files of a job are."""
+        return (f"{self.folders[file.folder]}/{file.name}" for file in job.files)
+
+    def deletes_of(self, file: RewriteFile) -> set[str]:
+        """The paths of a file's delete files."""
+        return {self.deletes[number].path for number in file.delete_numbers}
+
+
+_shared = Shared(lambda operation: plan_of(operation, RewritePlan, "plan of a rewrite"))
+
+
+def ranges_of(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """Rising numbers as ranges, ends excluded."""
+    ranges: list[tuple[int, int]] = []
+    for number in numbers:
+        begin, end = ranges.pop() if ranges else (number, number)
+        if number > end:
+            ranges.append((begin, end))
+            begin = number
+        ranges.append((begin, number + 1))
+    return ranges
+
 
 MISSING = "missing"
 """Field of a job's result: a file that did not exist when the job tried to read it."""
@@ -40,7 +168,7 @@ DELETED = "deleted"
 class IcebergReplace(IcebergStep):
     """Replaces the files that the jobs have read by those that they have written.
 
-    The operation's argument is a :class:`~distop.lake.rewriting.rewrite_plan.RewritePlan`.
+    The operation's argument is a :class:`~distop.lake.rewriting.replace_files.RewritePlan`.
     """
 
     def prepare(self, context: FinishContext) -> Contribution:
@@ -61,8 +189,8 @@ class IcebergReplace(IcebergStep):
         return super().prepare(context)
 
     @cached_property
-    def _plan(self) -> rewrite_plan.RewritePlan:
-        return rewrite_plan.RewritePlan.of(self._view.arg)
+    def _plan(self) -> RewritePlan:
+        return RewritePlan.of(self._view.arg)
 
     @property
     def _notes(self) -> dict[str, Any]:
@@ -113,7 +241,7 @@ class IcebergReplace(IcebergStep):
     def _check_rows(
         self,
         view: OperationView,
-        jobs: Mapping[str, rewrite_plan.RewriteJob],
+        jobs: Mapping[str, RewriteJob],
         replaced: replace_partitions.Replaced,
         output: JobsOutput,
     ) -> int:
@@ -162,7 +290,7 @@ class IcebergReplace(IcebergStep):
     # -- what others have removed ----------------------------------------------------------------------
 
     def _dropped_jobs(
-        self, draft: Draft, jobs: Mapping[str, rewrite_plan.RewriteJob], dropped: set[str]
+        self, draft: Draft, jobs: Mapping[str, RewriteJob], dropped: set[str]
     ) -> dict[str, Any]:
         places = [number for number, name in enumerate(jobs) if name in dropped]
         touched = sorted({self._plan.partitions[jobs[name].partition].path for name in dropped})
@@ -171,7 +299,7 @@ class IcebergReplace(IcebergStep):
             for snapshot in removers(draft.file, draft.base.current_snapshot(), self._plan.snapshot_id)
         ]
         return {
-            DROPPED_JOBS: rewrite_plan.ranges_of(places),
+            DROPPED_JOBS: ranges_of(places),
             "droppedPartitions": touched[:SHOWN],
             "conflicts": snapshots,
         }
@@ -180,9 +308,7 @@ class IcebergReplace(IcebergStep):
 class _UnchangedSources:
     """The files read that are unchanged in the table, and the delete files that may go."""
 
-    def __init__(
-        self, draft: Draft, plan: rewrite_plan.RewritePlan, jobs: Mapping[str, rewrite_plan.RewriteJob]
-    ) -> None:
+    def __init__(self, draft: Draft, plan: RewritePlan, jobs: Mapping[str, RewriteJob]) -> None:
         self._plan = plan
         wanted = {path for job in jobs.values() for path in plan.paths(job)}
         live = replace_partitions.live_manifests(draft.base.current_snapshot(), draft.io)
@@ -194,23 +320,23 @@ class _UnchangedSources:
             if entry.data_file.file_path in paths and _can_go(draft, entry)
         ]
         places = [self._partition_now(draft.base, partition) for partition in plan.partitions]
-        of_deletes = rewrite_plan.FilePartitions(draft.base)
+        of_deletes = replace_partitions.FilePartitions(draft.base)
         places += [of_deletes.of(entry.data_file) for entry in self._may_go]
         everywhere = any(map(self._deletes.is_everywhere, self._may_go))
         areas = None if everywhere else replace_partitions.areas_of(draft.base, filter(None, places))
         self.located = replace_partitions.Located(draft, live, wanted, areas, self._deletes_of)
 
     def _partition_now(
-        self, base: TableMetadata, partition: rewrite_plan.RewritePartition
-    ) -> rewrite_plan.FilePartition | None:
+        self, base: TableMetadata, partition: RewritePartition
+    ) -> replace_partitions.FilePartition | None:
         """A partition by the table's present types: its column may have been widened since. ``None``: the
         table no longer has its partition spec."""
         spec, record = self._plan.values(partition)
         if spec.spec_id not in base.specs():
             return None
-        return spec.spec_id, rewrite_plan.packed_values(spec, schema_of(base, spec), record)
+        return spec.spec_id, replace_partitions.packed_values(spec, schema_of(base, spec), record)
 
-    def has(self, job: rewrite_plan.RewriteJob) -> bool:
+    def has(self, job: RewriteJob) -> bool:
         """Whether all files of a job still exist, and no other rows of them are deleted by now."""
         return all(
             self.located.there.get(path) == self._plan.deletes_of(file)

@@ -6,20 +6,21 @@ merging and compacting. Manifests that list none of the files stay as they are.
 
 from __future__ import annotations
 
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, TypeAlias
 
-from pyiceberg.conversions import from_bytes
+from pyiceberg.conversions import from_bytes, to_bytes
 from pyiceberg.io import FileIO
-from pyiceberg.manifest import ManifestContent, ManifestEntry, ManifestFile
+from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry, ManifestFile
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import snapshots as iceberg_snapshots
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.typedef import Record
+from pyiceberg.typedef import KeyDefaultDict, Record
 from pyiceberg.types import PrimitiveType
 
 from distop.commit.contract import ADOPTED_FROM
@@ -30,7 +31,6 @@ from distop.lake.iceberg.provenance import BATCHES, INSTEAD_OF, OPERATION
 from distop.lake.iceberg.snapshots import Draft, merged
 from distop.lake.iceberg.takeover import JobsOutput
 from distop.lake.layout.model import Layout, schema_of
-from distop.lake.rewriting.rewrite_plan import FilePartition, unpacked_values
 from distop.lake.storage.storage import FILES_AT_ONCE
 from distop.metastore.records.operation import OperationArg
 from distop.metastore.records.record import from_json
@@ -427,6 +427,51 @@ def areas_of(metadata: TableMetadata, places: Iterable[FilePartition]) -> dict[i
         records = (unpacked_values(spec, schema, values) for values in several)
         areas[spec_id] = Area(spec, schema, {key_of(record, len(spec.fields)) for record in records})
     return areas
+
+
+FilePartition: TypeAlias = tuple[int, tuple[str | None, ...]]
+"""A partition: the id of its spec, and its packed values."""
+
+
+class FilePartitions:
+    """The partition of a file, by the spec that it was written with."""
+
+    def __init__(self, metadata: TableMetadata) -> None:
+        self._specs = metadata.specs()
+        self._schemas: dict[int, Schema] = KeyDefaultDict(
+            lambda spec_id: schema_of(metadata, self._specs[spec_id])
+        )
+
+    def of(self, file: DataFile) -> FilePartition:
+        """Raises :class:`~distop.errors.PreconditionFailed` if the types of its values are not known."""
+        spec_id = file.spec_id
+        return spec_id, packed_values(self._specs[spec_id], self._schemas[spec_id], file.partition)
+
+
+def packed_values(spec: PartitionSpec, schema: Schema, partition: Record) -> tuple[str | None, ...]:
+    """The values of a partition as text: base 64 of the Iceberg specification's binary values.
+
+    A value has the same text for all readers' types (a date as a date, or as a number of days).
+    """
+    return tuple(
+        None if partition[position] is None else b64encode(to_bytes(kind, partition[position])).decode()
+        for position, kind in enumerate(_kinds(spec, schema))
+    )
+
+
+def unpacked_values(spec: PartitionSpec, schema: Schema, values: Sequence[str | None]) -> Record:
+    """The inverse of :func:`packed_values`."""
+    kinds = _kinds(spec, schema)
+    plain = (
+        None if value is None else from_bytes(kind, b64decode(value))
+        for kind, value in zip(kinds, values, strict=True)
+    )
+    return Record(*plain)
+
+
+def _kinds(spec: PartitionSpec, schema: Schema) -> list[PrimitiveType]:
+    kinds = (field.field_type for field in spec.partition_type(schema).fields)
+    return [kind for kind in kinds if isinstance(kind, PrimitiveType)]
 
 
 def _read(

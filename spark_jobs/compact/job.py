@@ -13,8 +13,7 @@ from pyiceberg.typedef import Record
 
 from distop.errors import JobFailed
 from distop.lake.layout.model import Layout
-from distop.lake.rewriting.replace_files import DELETED, MISSING
-from distop.lake.rewriting.rewrite_plan import RewriteDelete, RewriteJob, RewritePlan
+from distop.lake.rewriting.replace_files import DELETED, MISSING, RewriteDelete, RewriteJob, RewritePlan
 from distop.lake.writing.sorting import keys_of, sort_rows
 from distop.lake.writing.writer import ROW_GROUP_BYTES, StagedWriter
 from distop.operations import JobContext

@@ -30,9 +30,7 @@ from distop.lake.layout.partitioning import Partitioner, has_doubles, is_rounded
 from distop.lake.predicates.binding import ALL, Predicate, predicate_of
 from distop.lake.predicates.proofs import Pruning
 from distop.lake.rewriting.deletes import Deletes
-from distop.lake.rewriting.rewrite_plan import (
-    FilePartition,
-    FilePartitions,
+from distop.lake.rewriting.replace_files import (
     RewriteDelete,
     RewriteFile,
     RewriteJob,
@@ -40,6 +38,7 @@ from distop.lake.rewriting.rewrite_plan import (
     RewritePlan,
     ranges_of,
 )
+from distop.lake.rewriting.replace_partitions import FilePartition, FilePartitions
 from distop.lake.storage.storage import storage_of
 from distop.lake.writing.sorting import has_order
 from distop.lake.writing.writer import table_file_bytes
