@@ -8,7 +8,7 @@ from contextlib import aclosing
 import pytest
 from grpc.aio import EOF  # type: ignore[attr-defined]  # the stubs lack it
 
-from distop.client import AsyncClient, OperationError, OperationFailed, OperationState, TableOptions
+from distop.client import AsyncClient, OperationError, OperationFailed, OperationState
 from distop.client.connection import Connection, parse_addresses
 from distop.errors import (
     RETRY_AFTER,
@@ -20,7 +20,6 @@ from distop.errors import (
     EtcdUnavailable,
     IncompatibleOperation,
     InvalidArgument,
-    OperationNotFound,
     OutcomeUnknown,
     TableExists,
     Unavailable,
@@ -284,28 +283,6 @@ async def test_only_the_pages_needed_are_fetched(fake: FakeService, client: Asyn
     assert len(fake.calls["list"]) == 1
 
 
-async def test_tables_watermarks_members_leaders(service: tuple[FakeService, str]) -> None:
-    fake, address = service
-    fake.world.watermarks = [
-        pb.Watermark(source="s", partition="1", value="x"),
-        pb.Watermark(source="s", partition="2", value="y"),
-        pb.Watermark(source="r", partition="1", value="z"),
-    ]
-    fake.world.members = [pb.Member(id="c1", role="coordinator", address=address, types=["noop"])]
-    fake.world.leaders = [pb.Leader(table="flights", member="c1", epoch=12)]
-    options: TableOptions = {"schema": ["year: int"], "properties": {"a": "b"}}
-    async with AsyncClient(address, identity="me") as client:
-        made = await client.create_table("flights", "file:///data", options=options)
-        assert made.options == options
-        assert made.snapshot_id is None
-        assert made.created_at is not None
-        assert await client.table("flights").get() == made
-        assert await client.table("flights").watermarks() == {"s": {"1": "x", "2": "y"}, "r": {"1": "z"}}
-        assert await client.table("flights").watermarks("r") == {"r": {"1": "z"}}
-        assert [member.types for member in await client.members()] == [("noop",)]
-        assert [leader.epoch for leader in await client.leaders()] == [12]
-
-
 class Overtaken(FakeService):
     """Somebody else makes a table of the same name before the caller learns that one was dropped."""
 
@@ -322,16 +299,6 @@ async def test_a_repeated_drop_leaves_the_next_table_of_that_name() -> None:
         await client.table("flights").drop()
     assert len(fake.calls["drop_table"]) == 2
     assert "flights" in fake.world.tables
-
-
-async def test_unknown_things(client: AsyncClient) -> None:
-    for call in (
-        client.operation("a/b/1").get(),
-        client.operation("a/b/1").cancel(),
-        client.operation("a/b/1").wait(),
-    ):
-        with pytest.raises(OperationNotFound):
-            await call
 
 
 async def test_an_oversize_argument_is_refused_here(fake: FakeService, client: AsyncClient) -> None:

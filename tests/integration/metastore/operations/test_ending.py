@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import AsyncMock
 
@@ -487,6 +487,19 @@ async def test_nothing_of_an_operation_that_lives_is_collected(led: Led) -> None
     before = await led.everything()
     assert await collect(led.client, led.keys, op) == 0
     assert await led.everything() == before
+
+
+async def test_neighbours_are_not_collected(led: Led) -> None:
+    """O29: instance 1 next to 10 and 2."""
+    ops = [await led.begin(kind="k", object=f"o{n}", compatible=lambda other: True) for n in range(3)]
+    near = [replace(ops[0].operation, instance=10), replace(ops[0].operation, object="o00")]
+    for neighbour in near:
+        await led.client.put(led.keys.operation(neighbour).arg, b"")
+    await seal(led.client, ops[0], led.epoch, before=RUNNING, after=COMMITTING)
+    await led.finish(ops[0], await led.plan(leave_keys=True))
+    await collect(led.client, led.keys, ops[0])
+    for other in (*ops[1:], *(led.keys.operation(each) for each in near)):
+        assert (await led.client.get(other.arg)).exists
 
 
 async def test_a_line_that_cannot_be_read_does_not_keep_the_whole_history(led: Led) -> None:
