@@ -502,6 +502,16 @@ async def test_neighbours_are_not_collected(led: Led) -> None:
         assert (await led.client.get(other.arg)).exists
 
 
+@pytest.mark.parametrize("fault", [Fault.LOST_REPLY, Fault.LOST_REQUEST])
+async def test_collecting_survives_lost_replies(led: Led, fault: Fault) -> None:
+    op = await led.sealed()
+    await led.finish(op, await led.plan(leave_keys=True))
+    led.client.fail(fault, fault, fault)
+    await collect(led.client, led.keys, op)
+    assert led.client.spent
+    assert await led.below(op) == []
+
+
 async def test_a_line_that_cannot_be_read_does_not_keep_the_whole_history(led: Led) -> None:
     lines = [led.keys.history(OperationId("flights", "noop", number)) for number in range(1, 6)]
     for at, key in enumerate(lines[1:], start=1):
