@@ -15,6 +15,7 @@ from distop.metastore.records.operation import (
     WatermarkMove,
 )
 from distop.metastore.records.record import convert, from_json
+from distop.metastore.records.watermarks import Entry, Marks, upwards
 from distop.operations.api import (
     DistributedOperation,
     OperationView,
@@ -31,8 +32,10 @@ from distop.operations.registry import Registry
 __all__ = [
     "DistributedOperation",
     "Effect",
+    "Entry",
     "JobContext",
     "JobRecord",
+    "Marks",
     "OperationArg",
     "OperationOptions",
     "OperationView",
@@ -50,4 +53,5 @@ __all__ = [
     "convert",
     "from_json",
     "operation",
+    "upwards",
 ]

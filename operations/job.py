@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic, Protocol, Self
 
-from distop.errors import Cancelled
+from distop.errors import Cancelled, InvalidArgument
 from distop.metastore.records.operation import OperationArg
 from distop.operations.plans import INPUTS, A, recorded_argument
 
@@ -128,7 +128,17 @@ class JobContext(ABC, Generic[A]):
             Suffix of the file name, such as ``.parquet`` or ``-3.parquet``.
         folder:
             Top folder below the table's location; ``data`` or ``metadata``.
+
+        Raises
+        ------
+        InvalidArgument
+            The type does not say that it stages files, so nothing would sweep them.
         """
+        if not self.operation.stages_files:
+            raise InvalidArgument(
+                f"nothing would sweep the files that jobs of {self.operation.type} stage",
+                hint="set stages_files = True in the operation type",
+            )
         name = f"{staging_stem(self.partition, self.attempt)}{suffix}"
         return f"{staging_folder(self.operation, folder)}/{name}"
 

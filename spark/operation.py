@@ -18,10 +18,19 @@ from distop.lake.iceberg.takeover import LIST, MAX_AGE_S, TYPE, age_of
 from distop.lake.layout.model import Layout
 from distop.lake.rows import rows_steps
 from distop.lake.rules.parsing import refuse_unchecked
-from distop.metastore.records.operation import Effect, OperationArg, StepRecord, WatermarkMove
-from distop.operations.api import DistributedOperation, Plan, PlanRequest, Role, Scope
+from distop.operations import (
+    DistributedOperation,
+    Effect,
+    JobContext,
+    OperationArg,
+    Plan,
+    PlanRequest,
+    Role,
+    Scope,
+    StepRecord,
+    WatermarkMove,
+)
 from distop.operations.arguments import invalid
-from distop.operations.job import JobContext
 from distop.spark_jobs.ingest.argument import DEFAULT_ON_CONFLICT
 
 GAVE_UP = "gaveUp"

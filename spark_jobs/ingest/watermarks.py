@@ -20,9 +20,8 @@ import msgspec
 
 from distop.errors import AlreadyIngested
 from distop.lake.iceberg.watermarks import is_after
-from distop.operations import WatermarkMove
+from distop.operations import Entry, Marks, WatermarkMove, upwards
 from distop.operations.arguments import invalid
-from distop.operations.watermarks import Entry, Marks, upwards
 from distop.sources.formats.files import FoundSource, SourceFile
 from distop.spark_jobs.ingest.plan import Extent, FileEntry, jobs_reading
 

@@ -105,6 +105,16 @@ def test_a_job_that_is_cancelled_between_two_batches_leaves_no_file(tmp_path: Pa
     assert not list(tmp_path.rglob("*.parquet"))
 
 
+def test_files_that_nothing_would_sweep_are_refused(tmp_path: Path) -> None:
+    @operation(lambda request: [1])
+    def staging(job: JobContext) -> dict[str, Any]:
+        return {"path": job.staging_path(".bin")}
+
+    with pytest.raises(InvalidArgument, match="nothing would sweep") as refused:
+        Trial(staging(), location=str(tmp_path)).run()
+    assert refused.value.hint == "set stages_files = True in the operation type"
+
+
 def test_a_job_is_described_by_its_input_where_that_is_text() -> None:
     @operation(lambda request: ["/logs/a.log", "/logs/b.log"])
     def read(job: JobContext) -> None: ...

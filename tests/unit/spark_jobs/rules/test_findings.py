@@ -40,6 +40,7 @@ def operation(folder: Path, jobs: list[str] | None, rules: int = 3, **fields: An
         partitions=jobs,
         partition_count=len(jobs or ()),
         location=f"file://{folder}",
+        stages_files=True,
     )
 
 
