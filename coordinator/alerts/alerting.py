@@ -118,11 +118,10 @@ class Followed:
 
 
 class Outcomes:
-    """How operations have ended whose records are newer than a cursor, and not newer than ``until``."""
+    """How operations have ended whose records are newer than a cursor."""
 
-    def __init__(self, cursor: AlertCursor, until: int, records: Mapping[str, Delivered]) -> None:
+    def __init__(self, cursor: AlertCursor, records: Mapping[str, Delivered]) -> None:
         self._cursor = cursor
-        self._until = until
         self.known = {
             name: _instance(record) for name, (record, _) in records.items() if record.kind == FAILED
         }
@@ -142,7 +141,7 @@ class Outcomes:
         gets = [Get(key) for key in histories]
         read = await client.read_many(gets)
         kvs = (read.single(index, get.key) for index, get in enumerate(gets))
-        new = (kv for kv in kvs if self._cursor.revision < kv.mod_revision <= self._until)
+        new = (kv for kv in kvs if kv.mod_revision > self._cursor.revision)
         for operation, kv in named(new, client.keyspace.parse_history):
             with suppress(CorruptRecord):  # the doctor reports it
                 self.add(operation, decode(kv.value, HistoryRecord, kv.key))
@@ -238,7 +237,7 @@ class Alerting:
         delivered = {name: record for name, (record, _) in records.items()}
         current, tables = await self._tables.read(now, delivered)
         current += await read_parked(client, active)
-        outcomes = Outcomes(cursor, revision, records)
+        outcomes = Outcomes(cursor, records)
         # The records of a table that is gone may have been moved, with a new name of it.
         if complete and tables.issuperset(operation.table for operation in ended):
             operations = (*active, *ended)
@@ -267,7 +266,7 @@ class Alerting:
 
     async def _send(self, changed: Iterable[tuple[str, AlertRecord]], records: dict[str, Delivered]) -> bool:
         """Whether everything was delivered. ``records`` is kept up to date."""
-        loop, left_out, refused = asyncio.get_running_loop(), 0, 0
+        loop, left_out, refused = asyncio.get_running_loop(), 0, set[str]()
         until = loop.time() + SEND_S
         for status, alert in changed:
             name, at = name_of(alert), self._wall()
@@ -275,15 +274,15 @@ class Alerting:
             if no_room or loop.time() > until:
                 left_out += 1
                 continue
-            if status == RESOLVED and name not in records:
-                continue  # that it began was refused
+            if name in refused or (status == RESOLVED and name not in records):
+                continue  # a later failure must not hide one that was not delivered
             try:
                 page = self._config.page
                 await self._webhook.send(payload(alert, status, at, self._client.keyspace.name, page))
             except PreconditionFailed as error:
                 # It must not hold up the others. It is sent again by the next look.
                 log.warning("alert_refused", extra={"alert": name, "error": str(error)})
-                refused += 1
+                refused.add(name)
                 continue
             log.info("alert_sent", extra={"alert": name, "status": status})
             await self._record(name, alert if status == FIRING else None, at, records)

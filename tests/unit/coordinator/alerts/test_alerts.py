@@ -36,7 +36,7 @@ def sent(
 ) -> list[tuple[str, str, float]]:
     delivered = {name_of(alert): alert for alert in before}
     kept = {name: (alert, KeyValue.missing(b"")) for name, alert in delivered.items()}
-    outcomes = Outcomes(AlertCursor(revision=1), 10, kept)
+    outcomes = Outcomes(AlertCursor(revision=1), kept)
     for end in ends:
         outcomes.add(*end)
     todo = changes(list(current), outcomes, delivered, tables)
