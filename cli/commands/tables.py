@@ -200,8 +200,8 @@ def show(session: Connected, table: TableName) -> None:
     Example: distop table show flights
     """
     handle = session.client.table(table)
-    table_now, indexes = handle.get(), tuple(handle.indexes())
-    session.out.show(replace(table_now, indexes=indexes, content=handle.describe()))
+    definition, indexes = handle.get(), tuple(handle.indexes())
+    session.out.show(replace(definition, indexes=indexes, content=handle.describe()))
 
 
 @command(group)

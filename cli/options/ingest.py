@@ -32,7 +32,7 @@ class _Fields:
 
 
 @dataclass
-class ReadingOptions(_Fields):
+class ReadingFields(_Fields):
     """How files are read, and what is made of their rows."""
 
     format: Annotated[
@@ -105,7 +105,7 @@ class ReadingOptions(_Fields):
 
 
 @dataclass
-class CsvOptions(_Fields):
+class CsvFields(_Fields):
     """How CSV is written."""
 
     header: Annotated[
@@ -167,7 +167,7 @@ class CsvOptions(_Fields):
 
 
 @dataclass
-class WritingOptions(_Fields):
+class WritingFields(_Fields):
     """What becomes of the rows that the table has."""
 
     mode: Annotated[
@@ -206,7 +206,7 @@ class WritingOptions(_Fields):
 
 
 @dataclass
-class ProgressOptions(_Fields):
+class ProgressFields(_Fields):
     """What is new, and complete."""
 
     new_only: Annotated[
@@ -253,7 +253,7 @@ def rules(
 
 
 @dataclass
-class KafkaOptions(_Fields):
+class KafkaFields(_Fields):
     """A topic of Kafka."""
 
     kafka_topic: Annotated[
@@ -349,9 +349,9 @@ def _setting(text: str) -> str | dict[str, str]:
     return {kind: name} if colon and kind in ("env", "file") else text
 
 
-Reading = Annotated[ReadingOptions, Bundle(ReadingOptions, panel="Reading")]
-Csv = Annotated[CsvOptions, Bundle(CsvOptions, panel="CSV")]
-Writing = Annotated[WritingOptions, Bundle(WritingOptions, panel="Writing")]
-Progress = Annotated[ProgressOptions, Bundle(ProgressOptions, panel="What is new")]
+Reading = Annotated[ReadingFields, Bundle(ReadingFields, panel="Reading")]
+Csv = Annotated[CsvFields, Bundle(CsvFields, panel="CSV")]
+Writing = Annotated[WritingFields, Bundle(WritingFields, panel="Writing")]
+Progress = Annotated[ProgressFields, Bundle(ProgressFields, panel="What is new")]
 Rules = Annotated[list[Any], Bundle(rules, panel="Rules")]
-Kafka = Annotated[KafkaOptions, Bundle(KafkaOptions, panel="Kafka")]
+Kafka = Annotated[KafkaFields, Bundle(KafkaFields, panel="Kafka")]

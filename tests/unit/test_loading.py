@@ -34,3 +34,15 @@ def test_import_distop_loads_no_package_and_every_name_of_it_is_found() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_help_of_the_command_loads_no_grpc() -> None:
+    script = (
+        "import sys\n"
+        "from typer.testing import CliRunner\n"
+        "from distop.cli.main import app\n"
+        "assert 'watermark' in CliRunner().invoke(app, ['--help']).stdout\n"
+        "assert 'grpc' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
