@@ -9,7 +9,7 @@ from contextlib import aclosing
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,7 +18,6 @@ from distop.cli.options.parsing import parse_duration
 from distop.cli.options.services import Etcd
 from distop.cli.options.session import Connected, Reason, WithOutput
 from distop.cli.output.exits import SOMETHING_WRONG
-from distop.client import Diagnosis, Finding
 from distop.coordinator.recovery.backup import BackupManifest, back_up
 from distop.coordinator.recovery.backup import check as checked_backup
 from distop.errors import InvalidArgument, Unavailable
@@ -27,6 +26,9 @@ from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.records.member import MemberRecord
 from distop.metastore.records.record import decode
 from distop.proto.identity import default_identity, own_version
+
+if TYPE_CHECKING:
+    from distop.client import Diagnosis
 
 group = typer.Typer()
 
@@ -150,6 +152,7 @@ def doctor(
 
 
 def _after_restore(config: EtcdConfig, fix: bool, table: str, **more: Any) -> Diagnosis:
+    from distop.client import Diagnosis, Finding  # not for each probe of a container
     from distop.coordinator.doctor.findings import finding_message
     from distop.coordinator.recovery.mending import Mending, mend
 
