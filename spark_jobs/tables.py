@@ -54,7 +54,7 @@ from distop.lake.layout.schemas import check_types, fields_within
 from distop.lake.predicates.binding import ALL, Predicate, chosen, predicate_of
 from distop.lake.predicates.proofs import Pruning, matching_groups
 from distop.lake.pyiceberg_arrow import batches_of, scan_of
-from distop.lake.rewriting.deletes import Deletes, equality_fields
+from distop.lake.rewriting.replace_partitions import Deletes, equality_fields
 from distop.lake.storage.storage import StorageOptions
 from distop.operations import OperationArg
 from distop.operations.plans import Shared

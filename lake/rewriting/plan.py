@@ -34,8 +34,7 @@ from distop.lake.iceberg.metadata_files import is_live
 from distop.lake.layout.model import file_io, schema_with
 from distop.lake.predicates.binding import Predicate, predicate_of
 from distop.lake.predicates.proofs import Pruning
-from distop.lake.rewriting.deletes import Deletes
-from distop.lake.rewriting.replace_partitions import FilePartition, FilePartitions
+from distop.lake.rewriting.replace_partitions import Deletes, FilePartition, FilePartitions
 from distop.metastore.records.operation import OperationArg
 from distop.operations.plans import Shared, plan_of
 

@@ -21,9 +21,9 @@ from distop.lake.iceberg.append import IcebergStep, SnapshotContent
 from distop.lake.iceberg.snapshots import Draft
 from distop.lake.iceberg.takeover import JobsOutput, take_over
 from distop.lake.layout.model import Layout
-from distop.lake.rewriting.deletes import Deletes
 from distop.lake.rewriting.plan import Concerned, Leaving, SnapshotPlan, concerned, snapshot_plan
 from distop.lake.rewriting.replace_partitions import (
+    Deletes,
     FilePartitions,
     Located,
     areas_of,

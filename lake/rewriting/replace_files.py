@@ -33,7 +33,7 @@ from distop.lake.iceberg.snapshots import Draft, merged
 from distop.lake.iceberg.takeover import JobsOutput, output_of_jobs, take_over
 from distop.lake.layout.model import Layout, schema_of, schema_with
 from distop.lake.rewriting import replace_partitions
-from distop.lake.rewriting.deletes import Deletes
+from distop.lake.rewriting.replace_partitions import Deletes
 from distop.metastore.records.operation import OperationArg
 from distop.operations.api import OperationView
 from distop.operations.plans import Shared, plan_of

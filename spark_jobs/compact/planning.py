@@ -29,7 +29,6 @@ from distop.lake.layout.model import Layout, file_io, schema_of, schema_with
 from distop.lake.layout.partitioning import Partitioner, has_doubles, is_rounded, partition_path
 from distop.lake.predicates.binding import ALL, Predicate, predicate_of
 from distop.lake.predicates.proofs import Pruning
-from distop.lake.rewriting.deletes import Deletes
 from distop.lake.rewriting.replace_files import (
     RewriteDelete,
     RewriteFile,
@@ -38,7 +37,7 @@ from distop.lake.rewriting.replace_files import (
     RewritePlan,
     ranges_of,
 )
-from distop.lake.rewriting.replace_partitions import FilePartition, FilePartitions
+from distop.lake.rewriting.replace_partitions import Deletes, FilePartition, FilePartitions
 from distop.lake.storage.storage import storage_of
 from distop.lake.writing.sorting import has_order
 from distop.lake.writing.writer import table_file_bytes

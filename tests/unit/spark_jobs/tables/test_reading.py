@@ -20,8 +20,8 @@ from pyiceberg.types import LongType, NestedField, StringType
 from distop.errors import CorruptRecord, InvalidArgument, PreconditionFailed
 from distop.lake.layout.model import Layout, file_io, load_metadata
 from distop.lake.rewriting import deletes
-from distop.lake.rewriting.deletes import equality_fields
 from distop.lake.rewriting.modes import IcebergOverwrite
+from distop.lake.rewriting.replace_partitions import equality_fields
 from distop.metastore.records.record import decode
 from distop.metastore.records.table import Head, TableRecord
 from distop.operations.api import PlanRequest, make_plan
