@@ -80,7 +80,7 @@ def read(
 
 def _check(options: ReadOptions) -> None:
     """Raise here what Spark would wrap into errors of its own."""
-    from distop.spark.reading import find_snapshot
+    from distop.spark.source import find_snapshot
 
     with connect(options) as client:
         snapshot = find_snapshot(client, options)

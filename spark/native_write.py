@@ -36,7 +36,7 @@ from distop.lake.writing.file_lists import IcebergFileList, WrittenFile
 from distop.sources.formats.reader import fitting
 from distop.sources.formats.types import table_type
 from distop.spark import publication as publishing
-from distop.spark.reading import spark_columns
+from distop.spark.source import spark_columns
 from distop.spark.target import WriteOptions, WriteTarget, connect, open_target
 from distop.spark_jobs.spark_types import allow_times, arrow_schema
 

@@ -10,7 +10,7 @@ from distop.errors import IncompatibleOperation, InvalidArgument
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.records.table import decode_run_ops
 from distop.metastore.tables.registry import read_indexes
-from distop.spark.reading import FileSplit, TableReader, table_schema
+from distop.spark.source import FileSplit, TableReader, table_schema
 from distop.spark.target import read_options
 from distop.spark_jobs.tables import open_snapshot
 from support.etcd.lossy import LossyClient
