@@ -17,21 +17,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
+from pyiceberg import types as iceberg
 from pyiceberg.schema import Schema
 from pyiceberg.table import FileScanTask
-from pyiceberg.types import (
-    BooleanType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    StringType,
-    TimestampType,
-    TimestamptzType,
-    TimeType,
-)
 
 from distop.errors import JobFailed
 from distop.lake.iceberg.metadata_files import present_file
@@ -48,27 +36,27 @@ from distop.operations.arguments import invalid
 from distop.spark_jobs.delete.job import TableRows, bytes_per_job, files_of
 
 _KEYS = (
-    BooleanType,
-    DateType,
-    DecimalType,
-    IntegerType,
-    LongType,
-    StringType,
-    TimestampType,
-    TimestamptzType,
+    iceberg.BooleanType,
+    iceberg.DateType,
+    iceberg.DecimalType,
+    iceberg.IntegerType,
+    iceberg.LongType,
+    iceberg.StringType,
+    iceberg.TimestampType,
+    iceberg.TimestamptzType,
 )
 """Types whose values are exactly comparable."""
 _ORDERED = (
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    StringType,
-    TimestampType,
-    TimestamptzType,
-    TimeType,
+    iceberg.DateType,
+    iceberg.DecimalType,
+    iceberg.DoubleType,
+    iceberg.FloatType,
+    iceberg.IntegerType,
+    iceberg.LongType,
+    iceberg.StringType,
+    iceberg.TimestampType,
+    iceberg.TimestamptzType,
+    iceberg.TimeType,
 )
 """Types whose values may say how new a row is."""
 

@@ -1,8 +1,8 @@
-"""Takes files out of a table's present content: those of partitions, of an earlier operation, or by path; and the
-delete files of a snapshot, and which data files they concern (Iceberg specification, "Scan Planning").
+"""Takes files out of a table's present content: those of partitions, of an earlier operation, or by path; and
+knows which delete files concern a data file (Iceberg specification, "Scan Planning").
 
-Programs other than distop write delete files. pyiceberg's own index knows no equality deletes, and looks at each
-data file of a partition with each delete file anew.
+Programs other than distop write delete files. pyiceberg's own index knows no equality deletes, and looks at
+each data file of a partition with each delete file anew.
 
 All that rewrites a table is built on it: overwriting partitions, replacing what was written before, deleting,
 merging and compacting. Manifests that list none of the files stay as they are.

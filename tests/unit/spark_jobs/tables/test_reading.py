@@ -19,7 +19,7 @@ from pyiceberg.types import LongType, NestedField, StringType
 
 from distop.errors import CorruptRecord, InvalidArgument, PreconditionFailed
 from distop.lake.layout.model import Layout, file_io, load_metadata
-from distop.lake.rewriting import deletes
+from distop.lake.rewriting import replace_partitions
 from distop.lake.rewriting.modes import IcebergOverwrite
 from distop.lake.rewriting.replace_partitions import equality_fields
 from distop.metastore.records.record import decode
@@ -471,7 +471,7 @@ def test_each_delete_file_is_looked_at_once(tmp_path: Path, monkeypatch: pytest.
         looked.append(file.file_path)
         return equality_fields(file, schema)
 
-    monkeypatch.setattr(deletes, "equality_fields", fields)
+    monkeypatch.setattr(replace_partitions, "equality_fields", fields)
     table = new_table(tmp_path)
     for start in range(0, 10, 2):
         table.publish(table.staged([rows(start, 2)]))
