@@ -166,7 +166,10 @@ def publish(
         # The request is forgotten, so this write may be the published one: its files stay. The age of an
         # unpublished write's files identifies them.
         return WriteOutcome(is_own=False, facts={"watermark": error.details.get("watermark", "")})
-    raise _exhausted(publication.request_id)
+    raise errors.Exhausted(
+        f"{MAX_TURNS} attempts at {publication.request_id!r} ended without being published",
+        hint="find out why they failed",
+    )
 
 
 def give_up(
@@ -257,10 +260,3 @@ def _end_of(client: Client, operation: Operation, deadline: Deadline) -> Operati
             hint=f"see distop table why {operation.table}; writing again with the same request id is safe",
             details=error.details,
         ) from error
-
-
-def _exhausted(request_id: str) -> errors.Exhausted:
-    return errors.Exhausted(
-        f"{MAX_TURNS} attempts at {request_id!r} ended without being published",
-        hint="find out why they failed",
-    )

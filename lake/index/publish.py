@@ -22,7 +22,7 @@ from uuid import uuid4
 import msgspec
 from pydantic import TypeAdapter, ValidationError
 from pyiceberg.io import FileIO
-from pyiceberg.manifest import DataFile, ManifestContent, ManifestFile, read_manifest_list
+from pyiceberg.manifest import ManifestContent, ManifestFile, read_manifest_list
 from pyiceberg.types import IcebergType, PrimitiveType
 
 from distop.commit.contract import Contribution, FinishContext, TransactionalStep
@@ -177,7 +177,10 @@ def snapshot_files(io: FileIO, manifest_list: str) -> list[DataFileSeen]:
 def _files_in(io: FileIO, manifest_list: str) -> Iterator[DataFileSeen]:
     def listed(manifest: ManifestFile) -> list[DataFileSeen]:
         entries = manifest.fetch_manifest_entry(io, discard_deleted=True)
-        return [_described(entry.data_file) for entry in entries]
+        files = (entry.data_file for entry in entries)
+        return [
+            DataFileSeen(file.file_path, str(file.file_format.value), file.record_count) for file in files
+        ]
 
     manifests = [
         manifest
@@ -188,10 +191,6 @@ def _files_in(io: FileIO, manifest_list: str) -> Iterator[DataFileSeen]:
     with ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="index-files") as pool:
         for files in pool.map(listed, manifests):
             yield from files
-
-
-def _described(file: DataFile) -> DataFileSeen:
-    return DataFileSeen(file.file_path, str(file.file_format.value), file.record_count)
 
 
 RUN = ".run"

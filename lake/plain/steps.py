@@ -189,7 +189,7 @@ class DeleteFile(ExternalStep):
     def verify(self, context: StepContext) -> StepState:
         """See :class:`ExternalStep`. Raises :class:`~distop.errors.StepConflict` if the file has changed."""
         target, planned, folders = self._parts(context)
-        if target.check_planned(planned, "its deletion") is not None:
+        if target.check_planned(planned) is not None:
             return StepState.NOT_DONE
         # An earlier execution may have ended in between. What cannot be removed stays, after one attempt.
         lowest = next(filter(os.path.isdir, folders), None)
@@ -202,7 +202,7 @@ class DeleteFile(ExternalStep):
         reached("step.delete.before")
         # After the check, to keep the time between look and deletion short.
         context.check()
-        if target.check_planned(planned, "its deletion") is not None:
+        if target.check_planned(planned) is not None:
             target.remove()
         for folder in folders:
             with suppress(OSError):  # it has files, or another deletion has removed it

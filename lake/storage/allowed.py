@@ -93,9 +93,9 @@ def is_below(url: str, prefixes: Sequence[str]) -> bool:
     return path is not None and any(_below(path, prefix) for prefix in prefixes if prefix)
 
 
-def web_hosts(variable: str) -> set[str] | None:
-    """The listed hosts of web servers; ``None`` if everything is listed."""
-    listed = os.environ.get(variable)
+def web_sources() -> set[str] | None:
+    """The hosts of web servers that are listed as sources; ``None`` if everything is listed."""
+    listed = os.environ.get(SOURCES)
     if listed is None or EVERYTHING in (prefixes := listed.split(",")):
         return None
     return {_host(prefix) for prefix in prefixes if prefix.lower().startswith(("http://", "https://"))}

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
 from distop.errors import InvalidArgument, NotAllowed, Unavailable, require
-from distop.lake.storage.allowed import ENDPOINTS, SOURCES, check_location, is_below, web_hosts
+from distop.lake.storage.allowed import ENDPOINTS, SOURCES, check_location, is_below, web_sources
 from distop.metastore.records.table import TableRecord
 from distop.process.secret import MASK, Secret, revealed
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 def web_options(url: str) -> dict[str, Any]:
     """Options of fsspec for a source of this URL."""
-    if web_hosts(SOURCES) is None or not url.lower().startswith(("http://", "https://")):
+    if web_sources() is None or not url.lower().startswith(("http://", "https://")):
         return {}
     return {"get_client": _client}
 
@@ -64,7 +64,7 @@ def _socket(address: tuple[Any, ...]) -> socket.socket:
 
 def may_connect(address: str) -> bool:
     """Whether the address is a listed host's or, where any host is allowed, a public one."""
-    hosts = web_hosts(SOURCES)
+    hosts = web_sources()
     if hosts is None or ("" in hosts and is_public(address)):
         return True
     return any(address in addresses(host) for host in hosts if host)

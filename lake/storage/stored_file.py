@@ -206,7 +206,7 @@ class StoredFile:
             else:
                 self.fs.rm_file(self.path)
 
-    def check_planned(self, planned: ExistingFile, purpose: str) -> ExistingFile | None:
+    def check_planned(self, planned: ExistingFile) -> ExistingFile | None:
         """The existing file, if it is the planned one.
 
         Raises :class:`~distop.errors.StepConflict` naming both if it is something else (C14).
@@ -219,7 +219,7 @@ class StoredFile:
         ):
             return existing
         raise StepConflict(
-            f"{self.url} has changed since {purpose} was planned: it was {planned}, and is {existing}",
+            f"{self.url} has changed since its deletion was planned: it was {planned}, and is {existing}",
             details={"path": self.url, "planned": str(planned), "found": str(existing)},
         )
 

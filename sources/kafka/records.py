@@ -263,10 +263,6 @@ def _timestamps(messages: Sequence[Message]) -> list[int | None]:
     return [None if kind == TIMESTAMP_NOT_AVAILABLE else ms for kind, ms in times]
 
 
-def _headers(messages: Sequence[Message]) -> list[list[dict[str, Any]]]:
-    return [list(_header_structs(message)) for message in messages]
-
-
 def _header_structs(message: Message) -> Iterator[dict[str, Any]]:
     headers = message.headers() or []
     for key, value in headers.items() if isinstance(headers, dict) else headers:
@@ -278,7 +274,7 @@ _METADATA: dict[str, Callable[[Sequence[Message]], Sequence[Any]]] = {
     "partition": lambda messages: [message.partition() for message in messages],
     "offset": lambda messages: [message.offset() for message in messages],
     "timestamp": _timestamps,
-    "headers": _headers,
+    "headers": lambda messages: [list(_header_structs(message)) for message in messages],
 }
 
 

@@ -33,6 +33,7 @@ from distop.sources.quarantine import Quarantined
 from distop.spark_jobs.ingest.argument import (
     CSV_OPTIONS,
     NAMES_HINT,
+    NOTHING,
     DataFrameArgument,
     IngestArgument,
     check_object,
@@ -62,13 +63,12 @@ from distop.spark_jobs.ingest.target import (
     check_replaced,
     check_target,
     current_snapshot,
-    ignored,
     is_ignored,
     layout_for_frame,
     merge_of,
-    nothing,
     on_branch,
     target_of,
+    unchanged,
 )
 from distop.spark_jobs.ingest.watermarks import has_moved, with_jobs
 
@@ -114,9 +114,8 @@ def plan_topic(
         moves = {name: new.moves}
         held, warnings = held_back(topic)
         if not new.ranges:
-            record = nothing(request, argument.branch or "") | {
-                "kafka": {"url": topic.url, "skipped": new.skipped, "held": held}
-            }
+            kept = {"url": topic.url, "skipped": new.skipped, "held": held}
+            record = unchanged(request, "append", NOTHING, branch=argument.branch or "", kafka=kept)
             return Plan(argument=record | ({"warnings": warnings} if held else {}), watermarks=moves)
         cuts = _cuts(new.ranges, kafka.records_per_job, apart=in_part)
         sample = KafkaSample(
@@ -233,14 +232,15 @@ def plan_ingest(request: PlanRequest) -> Plan:
         check_replaced(request, argument.replaces)
     in_part = may_fail_in_part(argument, request.options)
     if is_ignored(request, argument):
-        return Plan(argument=ignored(request))
+        return Plan(argument=unchanged(request, "ignore", "ignored"))
     if argument.kafka is not None:
         return plan_topic(request, argument, parse_kafka(argument.kafka), in_part=in_part)
     markers = marker_versions(argument.markers)
     with while_complete(markers):
         source = find_source(request, argument, in_part=in_part and not replayed, replayed=replayed)
         if isinstance(source, NothingNew):
-            return Plan(argument=nothing(request, argument.branch or "") | {"filesSkipped": source.skipped})
+            branch, skipped = argument.branch or "", source.skipped
+            return Plan(argument=unchanged(request, "append", NOTHING, branch=branch, filesSkipped=skipped))
         return _plan_files(request, argument, source, markers, replayed)
 
 
@@ -323,7 +323,7 @@ def plan_dataframe(request: PlanRequest) -> Plan:
     check_mode(request, argument)
     conflicts = on_conflict(argument)
     if is_ignored(request, argument):
-        return Plan(argument=ignored(request))
+        return Plan(argument=unchanged(request, "ignore", "ignored"))
     moves = _moves_of_frame(argument, request.watermarks)
     layout, evolution = layout_for_frame(request, argument, given.schema)
     check_columns(given.arrow_schema, layout.arrow_schema)

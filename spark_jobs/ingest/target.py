@@ -41,7 +41,6 @@ from distop.sources.formats.types import (
     text_type,
 )
 from distop.spark_jobs.ingest.argument import (
-    NOTHING,
     DataFrameArgument,
     HasMode,
     IngestArgument,
@@ -110,7 +109,7 @@ def choose_columns(
         A column that does not exist, that the table does not have, or that is missing although the table
         requires it; types that do not fit together.
     """
-    declared = _declared(argument)
+    declared = None if argument.schema is None else parse_schema(argument.schema)
     declared_names = [] if declared is None else [field.name for field in declared.columns]
     names = sample.all_names if argument.on_new_columns == "add" else sample.names
     present = {} if table is None else _arrow_types(table)
@@ -182,10 +181,6 @@ def choose_columns(
 
 def _numbered(types: Mapping[str, pa.DataType], declared: Schema | None) -> Schema:
     return Layout.create(pa.schema([_field(name, dtype, declared) for name, dtype in types.items()])).schema
-
-
-def _declared(argument: IngestArgument) -> Schema | None:
-    return None if argument.schema is None else parse_schema(argument.schema)
 
 
 def _check_known(field: str, names: Iterable[str], known: list[str]) -> None:
@@ -621,24 +616,11 @@ def _refuse_new_types(table_format: str, layout: Layout, evolution: Evolution) -
             raise invalid(option, f"column {name!r}: types of {table_format} tables cannot change")
 
 
-def ignored(request: PlanRequest) -> dict[str, Any]:
-    """The plan of an operation that does not change the table; without jobs."""
+def unchanged(request: PlanRequest, mode: str, reason: str, **fields: Any) -> dict[str, Any]:
+    """The plan of an operation that does not change the table, without jobs; the field ``reason`` is true."""
     layout = table_layout(request)
     recorded = None if layout is None else layout.to_json()
-    return {"mode": "ignore", "ignored": True, "output": request.table.format, "layout": recorded}
-
-
-def nothing(request: PlanRequest, branch: str) -> dict[str, Any]:
-    """The plan of an operation that has found nothing new; without jobs. It does not change the table."""
-    layout = table_layout(request)
-    recorded = None if layout is None else layout.to_json()
-    return {
-        NOTHING: True,
-        "mode": "append",
-        "branch": branch,
-        "output": request.table.format,
-        "layout": recorded,
-    }
+    return {reason: True, "mode": mode, "output": request.table.format, "layout": recorded, **fields}
 
 
 def current_snapshot(request: PlanRequest) -> str | None:
