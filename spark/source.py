@@ -24,6 +24,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from cachetools import FIFOCache
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
@@ -235,7 +236,7 @@ class History:
         self.metadata = metadata
         self._storage = storage
         self._ignore_overwrites = ignore_overwrites
-        self._files: dict[Offset, list[PlannedFile]] = {}
+        self._files: FIFOCache[Offset, list[PlannedFile]] = FIFOCache(MAX_REMEMBERED)
 
     def between(self, start: int | None, end: int | None) -> list[Snapshot]:
         """The snapshots after ``start`` up to ``end``, oldest first.
@@ -308,8 +309,6 @@ class History:
         """The files of an offset's snapshot, read or not."""
         key = replace(offset, files=ALL)
         if key not in self._files:
-            while len(self._files) >= MAX_REMEMBERED:
-                del self._files[next(iter(self._files))]
             self._files[key] = self._planned(key)
         return self._files[key]
 
