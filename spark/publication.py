@@ -4,12 +4,10 @@ Everything depends on request ids. A start with a request id happens once, howev
 processes it is sent; so the first answer to one is a fence for all that use it:
 
 - Two attempts at the same thing (a batch of a stream before and after its driver was killed) have the same
-request
-    id. The first one that starts wins; the other finds it, and abandons its own files.
+    request id. The first one that starts wins; the other finds it, and abandons its own files.
 - Abandoning also starts an operation, one that publishes nothing, with the request id that publishing would
-have
-    used. From then on no process can publish, not even one that was suspended and wakes up late; so its files
-    may be removed. If publishing came first, nothing is abandoned and no file is touched.
+    have used. From then on no process can publish, not even one that was suspended and wakes up late; so its
+    files may be removed. If publishing came first, nothing is abandoned and no file is touched.
 
 An operation that ended without publishing leaves its request id used. The next attempt uses the id with
 ``.2`` appended, and so on: all attempts follow the same sequence and stop at the first that was published. So
@@ -23,8 +21,9 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import count
 from typing import Any, TypeVar
+
+import tenacity
 
 from distop import errors
 from distop.client import Client, Operation, OperationState
@@ -87,32 +86,29 @@ class WriteOutcome:
 class Deadline:
     """Deadline for retries of transient errors."""
 
-    def __init__(
-        self,
-        seconds: float,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self._clock, self._sleep = clock, sleep
-        self._end = clock() + seconds
+    def __init__(self, seconds: float) -> None:
+        self._end = time.monotonic() + seconds
 
     @property
     def left(self) -> float:
-        return max(self._end - self._clock(), 0.0)
+        """How many seconds are left."""
+        return max(self._end - time.monotonic(), 0.0)
 
     def retry_until_known(self, call: Callable[[], T]) -> T:
         """Call until it succeeds or raises a permanent error, or the time is over."""
-        for tries in count():
-            try:
-                return call()
-            except errors.DistopError as error:
-                if not error.retryable or not self.left:
-                    raise
-                log.info("write_waits", extra={"code": error.code, "error": error.message})
-            pause = min(FIRST_PAUSE_S * 2**tries, LONGEST_PAUSE_S) * random.uniform(0.5, 1.0)
-            self._sleep(min(pause, self.left))
-        raise AssertionError("unreachable")
+
+        def is_transient(error: BaseException) -> bool:
+            if not isinstance(error, errors.DistopError) or not error.retryable or not self.left:
+                return False
+            log.info("write_waits", extra={"code": error.code, "error": error.message})
+            return True
+
+        pause = tenacity.wait_random_exponential(FIRST_PAUSE_S, LONGEST_PAUSE_S)
+        return tenacity.Retrying(
+            retry=tenacity.retry_if_exception(is_transient),
+            wait=lambda state: min(pause(state), self.left),
+            reraise=True,
+        )(call)
 
 
 def publish(
