@@ -3,7 +3,6 @@
 Types use :meth:`distop.Plan.rows` and ``job.writer()``; services derive the rest from them here: one object
 for each table format.
 
-
 An operation type asks the :class:`FormatOutput` of its table when it plans, when a job writes, and for its
 commit steps. Code outside these objects does not depend on the format.
 """

@@ -13,7 +13,6 @@ whose statistics say which row groups may hold a key, and one or two of these.
 A published manifest never changes; the pointer in etcd (``<table>.index.<column>``) names the current one.
 Successive manifests may share parts. Paths below the table's location are written as ``~/...``.
 
-
 Equal values have equal keys in all files: across promoted types (``int`` and ``long``, ``float`` and
 ``double``, more digits of a decimal), and for both zeros. Different values mostly have different keys; if
 they have not (long texts with the same beginning and digest) a reader opens an unnecessary file, and its own

@@ -184,7 +184,7 @@ class CsvSample:
 
     @property
     def foreign_encoding(self) -> str:
-        """The encoding of the files, if not UTF-8; see :func:`.guesses.foreign_encoding`."""
+        """The encoding of the files, if not UTF-8; see :func:`.conversion.foreign_encoding`."""
         return next((encoding for _, head in self._heads if (encoding := foreign_encoding(head))), "")
 
     def _values(self, columns: Sequence[str], options: CsvOptions) -> dict[str, pa.Array]:
@@ -329,7 +329,7 @@ class JsonSample:
 
     @property
     def foreign_encoding(self) -> str:
-        """The encoding of the files, if not UTF-8; see :func:`.guesses.foreign_encoding`."""
+        """The encoding of the files, if not UTF-8; see :func:`.conversion.foreign_encoding`."""
         return foreign_encoding(b"\n".join(self._beyond_ascii))
 
     def _present(self, column: str) -> list[Any]:

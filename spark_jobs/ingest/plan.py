@@ -200,7 +200,7 @@ class FileEntry(msgspec.Struct, array_like=True, frozen=True):
     version: int | str
     """See ``SourceFile``; a job reads the file only if this is unchanged."""
     units: int | None = None
-    """How many units it has, see ``splits``; ``None``: its bytes."""
+    """How many units it has, see :class:`Extent`; ``None``: its bytes."""
 
     @property
     def length(self) -> int:
