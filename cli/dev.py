@@ -29,8 +29,8 @@ from distop.executor.runner.service import require_spark
 from distop.lake.storage.allowed import ALL
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import FREQUENT_COMPACTION, EtcdProcess, free_port
-from distop.process.listening import AddressInUse, check_address
 from distop.process.logs import Level, LogFormat
+from distop.process.tls import AddressInUse, check_address
 
 log = logging.getLogger(__name__)
 

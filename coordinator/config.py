@@ -10,8 +10,7 @@ from distop.coordinator.work.work import LIMIT_S
 from distop.errors import InvalidArgument
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.operations.starting import BRIEFLY_S, REMEMBER_S
-from distop.process.listening import check_address
-from distop.process.tls import TlsConfig
+from distop.process.tls import TlsConfig, check_address
 
 
 @dataclass(frozen=True, kw_only=True)

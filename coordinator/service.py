@@ -52,9 +52,7 @@ from distop.metastore.members.registration import (
 from distop.metastore.records.member import HeldUp, LongCall
 from distop.metastore.tables.audit import Denials
 from distop.operations.registry import Registry
-from distop.process.followers import kept_running
-from distop.process.heap import settle_heap
-from distop.process.systemd import notify_manager
+from distop.process.loop import kept_running, notify_manager, settle_heap
 from distop.process.template import NotLoaded
 from distop.process.tls import Tls
 from distop.process.tracing import Tracer

@@ -1,13 +1,86 @@
-"""The event loop of this package's processes, and threads for code that may hang."""
+"""What the process of a service has: its event loop, tasks that are started again when they fail, threads for
+code that may hang, a clock, garbage collection and its service manager.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import gc
+import logging
+import os
+import random
+import socket
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from queue import SimpleQueue
 from typing import TypeVar
+
+from distop.errors import DistopError
+
+_NOTIFY_S = 1.0
+
+
+def notify_manager(state: str) -> None:
+    """Send a text such as ``READY=1`` to the socket in ``NOTIFY_SOCKET``; without one: nothing.
+
+    A failure is ignored: it does not prevent serving.
+    """
+    if not (address := os.environ.get("NOTIFY_SOCKET")):
+        return
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+        channel.settimeout(_NOTIFY_S)
+        # "@" means the zero byte of an abstract name.
+        channel.sendto(state.encode(), f"\0{address[1:]}" if address.startswith("@") else address)
+
+
+def settle_heap() -> None:
+    """Call once everything is loaded: exclude loaded objects from garbage collection, and collect less often
+    than after a few hundred marks or calls, which leave no cycles."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
+
+
+log = logging.getLogger(__name__)
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
+"""Back-off before it is started again, doubled each time until it has run for the longest."""
+
+
+async def kept_running(name: str, follower: Callable[[], Awaitable[None]]) -> None:
+    """Run a follower until cancelled, and end then, even if it fails at that moment. It must begin from the
+    present state: nothing is kept from before.
+
+    An error of etcd is logged as a warning, a defect as an error with its trace.
+    """
+    pause, clock = FIRST_PAUSE_S, asyncio.get_running_loop().time
+    while True:
+        began = clock()
+        # In a task of its own, so that a cancellation ends this one whatever the follower makes of it. Before
+        # Python 3.13 a TaskGroup whose task fails at that moment swallows it, and raises the error instead.
+        [error] = await asyncio.gather(follower(), return_exceptions=True)
+        if error is not None:
+            defect = None if isinstance(error, DistopError) else error
+            level = logging.WARNING if defect is None else logging.ERROR
+            log.log(level, "follower_failed", extra={"follower": name, "error": str(error)}, exc_info=defect)
+        if clock() - began > LONGEST_PAUSE_S:
+            pause = FIRST_PAUSE_S
+        await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+        pause = min(2 * pause, LONGEST_PAUSE_S)
+
+
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def boot_clock() -> float:
+    """Seconds since the machine started, including suspension, if the system supports that.
+
+    The same for all processes of a host, so that they can exchange deadlines.
+    """
+    return time.clock_gettime(_CLOCK)
+
 
 T = TypeVar("T")
 

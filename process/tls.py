@@ -1,4 +1,6 @@
-"""The certificates of a coordinator's entry points, taken over while it runs when their files change."""
+"""Addresses that services listen on, and their certificates, which are taken over while a service runs when
+their files change.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,24 @@ import grpc
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from distop.errors import InvalidArgument
+from distop.errors import InvalidArgument, Unavailable
 from distop.process.files import Reread
 from distop.proto.addresses import is_loopback
+
+
+def check_address(field: str, address: str) -> None:
+    """Raise :class:`~distop.errors.InvalidArgument` for what is not ``host:port``."""
+    host, _, port = address.rpartition(":")
+    if not host or not (port.isascii() and port.isdecimal()) or int(port) > 65_535:
+        raise InvalidArgument(f"{address!r} is not host:port", details={"field": field})
+
+
+class AddressInUse(Unavailable):
+    """The address to listen on is taken or not this host's."""
+
+    code = "ADDRESS_IN_USE"
+    default_hint = "choose another with --listen host:port"
+
 
 MAX_AGE_S = 10 * 60
 """A connection lives so long: then its client has to show its certificate again."""

@@ -18,8 +18,7 @@ from xdist.scheduler import LoadFileScheduling
 
 from distop.lake.storage.allowed import ALL
 from distop.metastore.etcd.embedded import EtcdProcess
-from distop.process.heap import settle_heap
-from distop.process.loop import event_loop
+from distop.process.loop import event_loop, settle_heap
 from support import verdicts
 from support.fixtures import client as client
 from support.fixtures import etcd_config as etcd_config

@@ -36,7 +36,7 @@ from distop.metastore.records.names import OperationId, check_table_name
 from distop.metastore.tables.audit import Actor, Denials, acting, audit_put
 from distop.operations.api import Role
 from distop.operations.registry import Registry
-from distop.process.followers import kept_running
+from distop.process.loop import kept_running
 
 log = logging.getLogger(__name__)
 

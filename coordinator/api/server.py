@@ -20,8 +20,7 @@ from distop.coordinator.api.published import IndexService
 from distop.coordinator.api.schedules import ScheduleService
 from distop.coordinator.api.tables import TableService
 from distop.coordinator.starting.services import Services
-from distop.process.listening import AddressInUse
-from distop.process.tls import GRACE_S, MAX_AGE_S, Tls
+from distop.process.tls import GRACE_S, MAX_AGE_S, AddressInUse, Tls
 from distop.proto import distop_pb2, distop_pb2_grpc
 
 _AGES = [

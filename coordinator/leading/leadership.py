@@ -38,7 +38,7 @@ from distop.metastore.members.lease import LeaseSession
 from distop.metastore.operations.pausing import PauseIndex
 from distop.metastore.records.member import LeaderRecord, MemberRecord
 from distop.metastore.records.record import decode
-from distop.process.followers import kept_running
+from distop.process.loop import kept_running
 
 log = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.metered import EtcdMetrics, MeteredClient
 from distop.metastore.records.operation import HistoryRecord
-from distop.process.http.exposition import process_registry, span_metric
+from distop.process.http import process_registry, span_metric
 
 MAX_TYPES = 64
 """Operation types with series of their own; further ones share ``other``."""

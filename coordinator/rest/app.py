@@ -38,7 +38,7 @@ from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.tables.answers import REMEMBER_S
 from distop.operations.registry import Registry
-from distop.process.http.server import HttpServer
+from distop.process.http import HttpServer
 from distop.process.tls import Tls
 from distop.proto.addresses import caller_of
 
@@ -150,7 +150,7 @@ class RestCatalog:
         return self._server.address
 
     async def start(self) -> None:
-        """Listen and serve. Raises :class:`~distop.process.listening.AddressInUse`."""
+        """Listen and serve. Raises :class:`~distop.process.tls.AddressInUse`."""
         await self._server.start()
 
     async def stop(self) -> None:

@@ -17,7 +17,7 @@ from distop.metastore.members.election import Epoch
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.records.keyspace import TableKeys
 from distop.operations.registry import Registry
-from distop.process.clock import boot_clock
+from distop.process.loop import boot_clock
 from distop.process.tracing import Tracer
 
 

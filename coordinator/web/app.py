@@ -58,8 +58,7 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.members.installation import page_secret
 from distop.metastore.records.names import OperationId
-from distop.process.http.exposition import alive, ready, show_metrics
-from distop.process.http.server import HttpServer
+from distop.process.http import HttpServer, alive, ready, show_metrics
 from distop.process.tls import Tls
 from distop.proto import distop_pb2 as pb
 from distop.proto.json_text import from_json
@@ -145,7 +144,7 @@ class WebServer:
         return self._server.address
 
     async def start(self) -> None:
-        """Listen and serve. Raises :class:`~distop.process.listening.AddressInUse`."""
+        """Listen and serve. Raises :class:`~distop.process.tls.AddressInUse`."""
         await self._server.start()
 
     async def stop(self) -> None:

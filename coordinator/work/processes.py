@@ -23,7 +23,7 @@ from distop.coordinator.work.places import Places
 from distop.errors import Busy, CallTimeout, Crashed, LeaseLost
 from distop.metastore import crashpoints
 from distop.operations.registry import Registry
-from distop.process.clock import boot_clock
+from distop.process.loop import boot_clock
 from distop.process.serving import alive
 from distop.process.template import Template
 from distop.process.workers import Died, Idle, NotBegun, TooLong, Worker

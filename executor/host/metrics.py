@@ -20,10 +20,8 @@ from starlette.routing import Route
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.metered import EtcdMetrics, MeteredClient
-from distop.process.http.exposition import alive, process_registry, ready, show_metrics
-from distop.process.http.server import HttpServer
-from distop.process.listening import check_address
-from distop.process.tls import Tls, TlsConfig
+from distop.process.http import HttpServer, alive, process_registry, ready, show_metrics
+from distop.process.tls import Tls, TlsConfig, check_address
 
 MAX_CONNECTIONS = 16
 

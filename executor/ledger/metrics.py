@@ -8,8 +8,8 @@ from prometheus_client.core import Metric
 
 from distop.executor.host.metrics import counter, gauge
 from distop.executor.ledger.ledger import Ledger
-from distop.process.clock import boot_clock
-from distop.process.http.exposition import span_metric
+from distop.process.http import span_metric
+from distop.process.loop import boot_clock
 
 
 def ledger_metrics(ledger: Ledger) -> Iterator[Metric]:

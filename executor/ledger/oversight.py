@@ -21,7 +21,7 @@ from distop.metastore.operations.pausing import PauseIndex
 from distop.metastore.operations.runs import PAUSED, RUNNER_GONE, Run, why_over
 from distop.metastore.records.names import prefix_end
 from distop.metastore.records.operation import RUNNING
-from distop.process.followers import kept_running
+from distop.process.loop import kept_running
 
 log = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ from distop.metastore.crashpoints import reached
 from distop.metastore.operations.jobs import Mark, Outcome, Tried, Verdict, failure_record, read_tries
 from distop.metastore.operations.runs import DynamicRun, Run, Taken, why_over, without_result
 from distop.operations import DistributedOperation
-from distop.process.followers import kept_running
+from distop.process.loop import kept_running
 from distop.process.tracing import Span
 
 log = logging.getLogger(__name__)

@@ -31,7 +31,7 @@ from distop.metastore.records.member import HeldUp
 from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import RunnerRecord
 from distop.operations import DistributedOperation
-from distop.process.followers import kept_running
+from distop.process.loop import kept_running
 from distop.process.tracing import Tracer
 
 log = logging.getLogger(__name__)

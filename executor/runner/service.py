@@ -25,10 +25,7 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.records.names import OperationId
 from distop.operations import DistributedOperation, Registry
-from distop.process.followers import kept_running
-from distop.process.heap import settle_heap
-from distop.process.loop import event_loop, event_of
-from distop.process.systemd import notify_manager
+from distop.process.loop import event_loop, event_of, kept_running, notify_manager, settle_heap
 from distop.process.tracing import Tracer
 
 if TYPE_CHECKING:

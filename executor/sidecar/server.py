@@ -36,10 +36,7 @@ from distop.metastore.operations.jobs import Claimed, Mark, Occupied, Verdict, c
 from distop.metastore.operations.runs import Run
 from distop.metastore.records.names import MAX_NAME_BYTES, OperationId
 from distop.metastore.records.operation import MAX_JOB_RECORD_BYTES
-from distop.process.followers import kept_running
-from distop.process.heap import settle_heap
-from distop.process.loop import event_loop
-from distop.process.systemd import notify_manager
+from distop.process.loop import event_loop, kept_running, notify_manager, settle_heap
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric

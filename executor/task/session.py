@@ -17,7 +17,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from distop.errors import Cancelled, DistopError, Unavailable
 from distop.metastore.operations.jobs import Mark, Verdict
-from distop.process.clock import boot_clock
+from distop.process.loop import boot_clock
 
 WINDOW = 1024
 """Most unanswered marks of one task; then it waits. Bounds memory, here and in the sidecar."""

@@ -40,7 +40,7 @@ from distop.metastore.operations import jobs
 from distop.metastore.records.operation import MAX_JOB_RECORD_BYTES, OperationArg
 from distop.operations import DistributedOperation, JobContext, Retry
 from distop.operations.job import result_of
-from distop.process.clock import boot_clock
+from distop.process.loop import boot_clock
 
 if TYPE_CHECKING:
     from distop.lake.writing.writer import StagedWriter

@@ -29,7 +29,7 @@ from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.channels import authenticate_request, open_blocking_channel, says_token_is_old
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
-from distop.process.clock import boot_clock
+from distop.process.loop import boot_clock
 
 log = logging.getLogger(__name__)
 

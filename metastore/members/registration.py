@@ -40,7 +40,7 @@ from distop.metastore.members.lease import LeaseSession
 from distop.metastore.records.member import HeldUp, MemberRecord
 from distop.metastore.records.names import prefix_end
 from distop.metastore.records.record import decode, encode
-from distop.process.followers import kept_running
+from distop.process.loop import kept_running
 from distop.proto.identity import own_version
 
 log = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from distop.process.followers import kept_running
+from distop.process.loop import kept_running
 
 Follower = Callable[[asyncio.Event], Coroutine[Any, Any, None]]
 

@@ -10,7 +10,7 @@ from distop.errors import EtcdUnavailable, LeaseLost
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.members.lease import LeaseSession
-from distop.process.clock import boot_clock
+from distop.process.loop import boot_clock
 from support.etcd.proxy import Proxy
 from support.services.leases import LEASE_S
 from support.waiting import PATIENCE, eventually

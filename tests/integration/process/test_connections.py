@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import uvicorn
 
-from distop.process.http import connections
-from distop.process.http.server import HttpServer
+from distop.process import http as serving
+from distop.process.http import HttpServer
 from support.waiting import eventually
 
 HELLO = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"
@@ -84,7 +84,7 @@ async def test_silent_connections_keep_nobody_out() -> None:
     ids=["nothing", "half", "one and a half"],
 )
 async def test_who_does_not_say_what_it_wants_is_closed(monkeypatch: pytest.MonkeyPatch, said: bytes) -> None:
-    monkeypatch.setattr(connections, "HEADER_S", 0.2)
+    monkeypatch.setattr(serving, "HEADER_S", 0.2)
     async with page() as (server, port), opened(port) as (reader, writer):
         writer.write(said)
         await ended(reader)
@@ -92,7 +92,7 @@ async def test_who_does_not_say_what_it_wants_is_closed(monkeypatch: pytest.Monk
 
 
 async def test_who_says_it_byte_by_byte_has_no_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "HEADER_S", 0.3)
+    monkeypatch.setattr(serving, "HEADER_S", 0.3)
     async with page() as (_, port), opened(port) as (reader, writer):
 
         async def drip() -> None:
@@ -109,7 +109,7 @@ async def test_who_says_it_byte_by_byte_has_no_more_time(monkeypatch: pytest.Mon
 
 
 async def test_who_does_not_take_the_answer_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "ANSWER_S", 0.2)
+    monkeypatch.setattr(serving, "ANSWER_S", 0.2)
     async with page() as (server, port), opened(port, limit=1) as (reader, writer):
         writer.write(HELLO.replace(b"GET /", b"GET /large"))
         assert await reader.read(1)  # the answer has begun, and comes no further
@@ -119,7 +119,7 @@ async def test_who_does_not_take_the_answer_is_closed(monkeypatch: pytest.Monkey
 
 async def test_who_takes_the_answer_slowly_gets_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The time to ask again begins when the answer has been taken, and not when it has been written."""
-    monkeypatch.setattr(connections, "HEADER_S", 0.2)
+    monkeypatch.setattr(serving, "HEADER_S", 0.2)
     async with page() as (server, port), opened(port, limit=1) as (reader, writer):
         writer.write(HELLO.replace(b"GET /", b"GET /whole"))
         assert await reader.read(1)  # the answer has begun
