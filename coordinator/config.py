@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from distop.coordinator.access.authentication import IdentityConfig
-from distop.coordinator.api.limits import Limits
+from distop.coordinator.api.calls import Limits
 from distop.coordinator.work.work import LIMIT_S
 from distop.errors import InvalidArgument
 from distop.metastore.etcd.config import EtcdConfig

@@ -24,8 +24,7 @@ import uvloop
 from distop.commit.contract import StepRegistry
 from distop.coordinator.access.gate import Gate, Policies
 from distop.coordinator.alerts.conditions import count_tables
-from distop.coordinator.api.calls import ApiCalls
-from distop.coordinator.api.limits import Callers
+from distop.coordinator.api.calls import ApiCalls, Callers
 from distop.coordinator.api.operations import OperationService
 from distop.coordinator.api.server import servicers, start_server
 from distop.coordinator.completion.completion import Completion

@@ -19,7 +19,7 @@ from distop.process.logs import Level, LogFormat, configure
 if TYPE_CHECKING:
     from distop.coordinator.access.authentication import IdentityConfig
     from distop.coordinator.access.tokens import IssuerConfig
-    from distop.coordinator.api.limits import Limits
+    from distop.coordinator.api.calls import Limits
     from distop.executor.host.metrics import MetricsConfig
     from distop.process.tls import TlsConfig
 
@@ -314,7 +314,7 @@ class LimitOptions:
     all_streams: Annotated[int, typer.Option(min=1, metavar="N", help="Open streams of all callers.")] = 8_000
 
     def limits(self) -> Limits:
-        from distop.coordinator.api.limits import Limits
+        from distop.coordinator.api.calls import Limits
 
         return Limits(
             calls_each=self.caller_calls,

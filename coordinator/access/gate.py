@@ -16,8 +16,7 @@ from functools import partial
 from typing import Any
 
 from distop.coordinator.access.authentication import Authentication, IdentityConfig, Proof
-from distop.coordinator.access.callers import Caller
-from distop.coordinator.access.policy import ALL, changed, held_by
+from distop.coordinator.access.callers import ALL, Caller, changed, held_by
 from distop.coordinator.access.rights import RIGHTS, RightScope, claims, required
 from distop.errors import (
     CorruptRecord,

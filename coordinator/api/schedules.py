@@ -13,14 +13,14 @@ import msgspec
 
 from distop.coordinator.access.callers import caller
 from distop.coordinator.api.operations import OperationService
-from distop.coordinator.schedules.conditions import (
+from distop.coordinator.schedules.due import (
     Condition,
     after_at,
     check_measured,
+    check_times,
     condition_of,
     parse_condition,
 )
-from distop.coordinator.schedules.due import check_times
 from distop.coordinator.schedules.ticking import tick_body, tick_id
 from distop.coordinator.schedules.times import check_cron, next_tick, past_tick, rendered, zone_of
 from distop.coordinator.starting.body import StartBody

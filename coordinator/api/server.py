@@ -10,11 +10,9 @@ from grpc_health.v1.health import aio as health_aio  # type: ignore[attr-defined
 from grpc_reflection.v1alpha import reflection
 
 from distop.coordinator.access.gate import Gate
-from distop.coordinator.api.access import AccessService
 from distop.coordinator.api.backlog import BacklogService
-from distop.coordinator.api.calls import ApiCalls, CallInterceptor
-from distop.coordinator.api.cluster import ClusterService
-from distop.coordinator.api.limits import OPTIONS
+from distop.coordinator.api.calls import OPTIONS, ApiCalls, CallInterceptor
+from distop.coordinator.api.cluster import AccessService, ClusterService
 from distop.coordinator.api.operations import OperationService
 from distop.coordinator.api.published import IndexService
 from distop.coordinator.api.schedules import ScheduleService

@@ -15,8 +15,18 @@ from contextlib import aclosing, suppress
 from distop.coordinator.backlog.drainer import Drainer
 from distop.coordinator.completion.completion import Completion
 from distop.coordinator.starting.services import Services, Term
-from distop.coordinator.state.actions import Action, Collect, Finish, Resolve, Seal, Wait, decide
-from distop.coordinator.state.tracker import LED, Tracked, event
+from distop.coordinator.state.tracker import (
+    LED,
+    Action,
+    Collect,
+    Finish,
+    Resolve,
+    Seal,
+    Tracked,
+    Wait,
+    decide,
+    event,
+)
 from distop.coordinator.state.tracker import sealed as sealed_event
 from distop.errors import (
     Busy,

@@ -3,6 +3,9 @@
 A request has the rights of its caller, by the roles of the policy on the tables and views that it names. It
 runs in the coordinator's event loop; blocking calls run in threads, in turns between tables. The work is done
 by :class:`~distop.catalog.catalog.EtcdCatalog`, which Python programs may use without a coordinator.
+
+A request is noted in the transaction that executes it, so that every coordinator knows it, even if no client
+got the reply. A refused request is not noted: nothing has happened, and it may be tried again.
 """
 
 from __future__ import annotations
@@ -12,7 +15,9 @@ import logging
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import replace
+from hashlib import blake2b
 from urllib.parse import parse_qsl, quote
+from uuid import UUID
 
 from pydantic import ValidationError
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchViewError
@@ -23,24 +28,80 @@ from distop.catalog.errors import both
 from distop.catalog.namespaces import namespace_name, table_name
 from distop.coordinator.access.callers import Caller
 from distop.coordinator.access.gate import REFUSALS, Gate, denied, seen_by
-from distop.coordinator.api.limits import Callers, Limits
-from distop.coordinator.rest.calls import Reply, RestCall, json_reply
+from distop.coordinator.api.calls import Callers, Limits
+from distop.coordinator.rest import tables
+from distop.coordinator.rest.calls import Reply, RestCall, error_reply, json_reply, problem, unsure
 from distop.coordinator.rest.namespaces import shown
-from distop.coordinator.rest.problems import error_reply, problem, unsure
-from distop.coordinator.rest.repeats import Repeats, key_of
 from distop.coordinator.rest.routes import ROUTES, Route, match_path
 from distop.coordinator.web.requests import proof_of
 from distop.coordinator.work.places import Places
 from distop.coordinator.work.work import Work
-from distop.errors import Busy, DistopError, NotFound, TableNotFound
+from distop.errors import Busy, DistopError, InvalidArgument, LeaseLost, NotFound, TableNotFound
 from distop.lake.pyiceberg_private import UNCHECKED
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.sync import SyncEtcd
-from distop.metastore.tables.answers import REMEMBER_S
+from distop.metastore.tables.answers import REMEMBER_S, RememberedAnswers
 from distop.operations.registry import Registry
 from distop.process.http import HttpServer
 from distop.process.tls import Tls
 from distop.proto.addresses import caller_of
+
+HEADER = "idempotency-key"
+
+
+def key_of(scope: Scope) -> str:
+    """The key of a request, which may then be the repeat of one that has happened; empty if it has none."""
+    given = (value for name, value in scope["headers"] if name.lower() == HEADER.encode())
+    return next(given, b"").decode("latin-1")
+
+
+class Repeats:
+    """The repeats of one coordinator. May be used from several threads."""
+
+    def __init__(self, catalog: EtcdCatalog) -> None:
+        self._catalog, self._answers = catalog, RememberedAnswers(catalog.etcd)
+
+    def has_answered(self, key: str) -> bool:
+        """Whether a request with this key was executed, whoever has sent it."""
+        try:
+            return self._answers.has(_checked(key))
+        except InvalidArgument:
+            return False
+
+    def once(self, route: Route, call: RestCall) -> Reply:
+        """Execute a request, unless it was executed before: then return the same answer again.
+
+        Requests about namespaces have no keys: a repetition is refused, or changes nothing.
+        """
+        key = call.headers.get(HEADER, "")
+        if not key or not route.changes or not route.tables(call):
+            return route.handle(self._catalog.acting(call.who.subject), call)
+        key, digest = _checked(key), _digest(route, call)
+        if (before := self._answers.find(key, digest)) is not None:
+            return tables.answered(self._catalog, before)
+        try:
+            return route.handle(self._catalog.acting(call.who.subject, self._answers.note(key, digest)), call)
+        except LeaseLost:
+            self._answers.forget_lease()
+            raise
+        except Exception:
+            # It may have lost to a repetition of itself, or have been executed with an unknown outcome.
+            if (meanwhile := self._answers.find(key, digest)) is not None:
+                return tables.answered(self._catalog, meanwhile)
+            raise
+
+
+def _checked(key: str) -> str:
+    try:
+        return str(UUID(key))
+    except ValueError:
+        raise InvalidArgument("the Idempotency-Key is no UUID", details={"field": HEADER}) from None
+
+
+def _digest(route: Route, call: RestCall) -> str:
+    parts = (str(route), call.who.subject, sorted(call.parts.items()), sorted(call.query.items()))
+    return blake2b(repr(parts).encode() + call.text, digest_size=16).hexdigest()
+
 
 log = logging.getLogger(__name__)
 

@@ -10,8 +10,7 @@ from pyiceberg.typedef import Identifier
 from distop.catalog.catalog import EtcdCatalog
 from distop.catalog.namespaces import DEFAULT, namespace_name
 from distop.coordinator.access.callers import Caller
-from distop.coordinator.rest.calls import NOTHING, SEPARATOR, Reply, RestCall, json_reply
-from distop.coordinator.rest.problems import error_reply
+from distop.coordinator.rest.calls import NOTHING, SEPARATOR, Reply, RestCall, error_reply, json_reply
 
 
 def shown(who: Caller, namespace: Identifier) -> bool:

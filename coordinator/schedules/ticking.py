@@ -15,8 +15,18 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from distop.coordinator.metrics.counts import code_of
-from distop.coordinator.schedules.conditions import after_at, is_reached, measured, state_of
-from distop.coordinator.schedules.due import Tick, check_times, due_tick, looks, rested, was_skipped
+from distop.coordinator.schedules.due import (
+    Tick,
+    after_at,
+    check_times,
+    due_tick,
+    is_reached,
+    looks,
+    measured,
+    rested,
+    state_of,
+    was_skipped,
+)
 from distop.coordinator.schedules.times import rendered
 from distop.coordinator.starting.body import StartBody
 from distop.coordinator.starting.launching import Launched, Launcher

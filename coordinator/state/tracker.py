@@ -1,4 +1,5 @@
-"""The state of one operation, and what has happened to it, from its keys. Pure: no I/O, no clock of its own.
+"""The state of one operation, what has happened to it, and what its leader does next, from its keys. Pure:
+no I/O, no clock of its own.
 
 Its leader, the page, its watchers and the doctor all derive it here. What later values of the keys hide
 (earlier executors, leaders and failures) the leader remembers as events, and writes with transactions that it
@@ -10,15 +11,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import InitVar, dataclass, field
 from operator import attrgetter
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from distop.coordinator.state.grid import MANY, GridCounts, JobGrid
-from distop.errors import CorruptRecord, shortened
+from distop.errors import CorruptRecord, JobFailed, shortened
 from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.operations.steplog import LogRecord
 from distop.metastore.records.keyspace import OperationKeys
 from distop.metastore.records.names import unescape
 from distop.metastore.records.operation import (
+    ABORTING,
     COMMITTING,
     RUNNING,
     CancelRecord,
@@ -36,6 +38,91 @@ from distop.metastore.records.operation import (
     RunRecord,
 )
 from distop.metastore.records.record import Record, decode, encode
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Nothing to do before the operation's deadline or the next change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """Move ``.state`` from ``before`` to ``after``."""
+
+    before: bytes
+    after: bytes
+    code: str = ""
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Publish (committing) or clean up (aborting)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resolve:
+    """Act on the decision about an operation that is parked, or hangs."""
+
+    decision: ResolveRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Collect:
+    """It is over; remove what it left."""
+
+
+Action: TypeAlias = Wait | Seal | Finish | Resolve | Collect
+
+
+def decide(tracked: Tracked, *, deadline_passed: bool, paused: bool = False) -> Action:
+    """What the leader should do about an operation, computed only from its present state.
+
+    Parameters
+    ----------
+    paused:
+        The operation or its table is paused. It is not published then; it can still fail, be cancelled, and
+        pass its deadline, which keeps counting.
+    """
+    if not tracked.state:
+        return Wait() if tracked.gone else Collect()
+    if tracked.state == ABORTING:
+        return Finish()
+    if tracked.state not in (RUNNING, COMMITTING):
+        return Wait()  # a newer version's state, which that version handles
+    if tracked.cancel_requested:
+        return Seal(tracked.state, ABORTING, "CANCELLED", tracked.cancel_text)
+    if tracked.state == COMMITTING:
+        if tracked.decision is not None:
+            return Resolve(tracked.decision)
+        return Wait() if tracked.completion.parked else Finish()
+    failed = tracked.jobs.failed
+    if tracked.arg.options.too_many_failed(failed, tracked.total):
+        return Seal(RUNNING, ABORTING, JobFailed.code, _why_failed(tracked))
+    if not tracked.counting and tracked.jobs.succeeded + failed >= tracked.total:
+        if paused:
+            return _too_late(tracked) if deadline_passed else Wait()
+        # Also when the deadline has just passed: the work is done.
+        return Seal(RUNNING, COMMITTING)
+    return _too_late(tracked) if deadline_passed else Wait()
+
+
+def _why_failed(tracked: Tracked) -> str:
+    partition, error = next(iter(tracked.jobs.failures.items()), ("?", "?"))
+    # Do not repeat the code of the operation's error.
+    first = f"job {partition} failed: {error.removeprefix(f'{JobFailed.code}: ')}"
+    allowed = tracked.arg.options.max_failed_partitions
+    if not allowed:
+        return first
+    limit = "one must succeed" if allowed < 0 or allowed >= tracked.total else f"{allowed:,} may"
+    return f"{tracked.jobs.failed:,} of {tracked.total:,} jobs failed, {limit}; {first}"
+
+
+def _too_late(tracked: Tracked) -> Seal:
+    limit = tracked.arg.options.deadline_s
+    done = f"{tracked.done} of {'an unknown number of' if tracked.counting else tracked.total} jobs were done"
+    return Seal(RUNNING, ABORTING, "DEADLINE_EXCEEDED", f"not finished within {limit:g} s: {done}")
+
 
 MAX_EVENTS, MAX_BYTES = 64, 4096
 FIRST = 16

@@ -18,8 +18,7 @@ from urllib.parse import urlencode
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from distop.coordinator.state.grid import JobGrid
-from distop.coordinator.state.outcomes import Outcomes
+from distop.coordinator.state.grid import JobGrid, Outcomes
 from distop.coordinator.views import messages, why
 from distop.coordinator.views.why import Need, many
 from distop.coordinator.web import actions, charts, reads

@@ -23,8 +23,7 @@ from distop.coordinator.api.operations import OperationService
 from distop.coordinator.api.schedules import ScheduleService
 from distop.coordinator.api.tables import TableService
 from distop.coordinator.starting.services import Services
-from distop.coordinator.state.grid import CLAIMED, FAILED, SUCCEEDED, WAITING, JobGrid
-from distop.coordinator.state.outcomes import Outcomes
+from distop.coordinator.state.grid import CLAIMED, FAILED, SUCCEEDED, WAITING, JobGrid, Outcomes
 from distop.coordinator.views.following import Following
 from distop.coordinator.views.listing import LOOKED, MAX_PAGE, first_tables
 from distop.coordinator.views.operations import from_ended, not_found, read_finished

@@ -569,7 +569,7 @@ class HistoryRecord(Record, kw_only=True):
     """What has happened to it between its start and its end."""
     events_left_out: int = 0
     job_outcomes: str = ""
-    """How its jobs have ended: :mod:`distop.coordinator.state.outcomes`. At most 1 KiB."""
+    """How its jobs have ended: :mod:`distop.coordinator.state.grid`. At most 1 KiB."""
 
     def count(self, fact: str) -> int | None:
         """A fact that counts something, such as rows; ``None`` if it is missing. Facts are whatever JSON an

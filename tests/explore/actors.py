@@ -14,7 +14,7 @@ from distop.coordinator.api.operations import OperationService
 from distop.coordinator.completion.completion import Completion
 from distop.coordinator.leading.driver import TableDriver
 from distop.coordinator.starting.services import Services, Term
-from distop.coordinator.state.actions import Wait, decide
+from distop.coordinator.state.tracker import Wait, decide
 from distop.coordinator.views.following import Following
 from distop.coordinator.work.work import Work
 from distop.errors import DistopError, LeadershipLost, LeaseLost, OutcomeUnknown, Unavailable

@@ -165,7 +165,7 @@ async def test_a_coordinator_finishes_what_nobody_comes_back_to(
     """C4, C13."""
     change(catalog, store)
     dies()
-    monkeypatch.setattr("distop.coordinator.leading.drops.LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr("distop.coordinator.leading.leadership.DROPS_EVERY_S", 0.05)
     async with running(config_of(etcd_config)) as coordinator, AsyncClient(coordinator.address) as sdk:
 
         async def finished() -> bool:

@@ -7,8 +7,7 @@ from hashlib import sha256
 from pathlib import Path
 from uuid import uuid4
 
-from distop.coordinator.access.callers import Caller, answer_to, caller
-from distop.coordinator.access.policy import changed
+from distop.coordinator.access.callers import Caller, answer_to, caller, changed
 from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.members.installation import GrantRecord, change_policy
 from distop.metastore.tables.audit import audit_put

@@ -12,10 +12,9 @@ import pytest_asyncio
 from distop import errors
 from distop.client import AsyncClient, Credentials, Grant
 from distop.coordinator.access.authentication import IdentityConfig
-from distop.coordinator.access.callers import Caller
-from distop.coordinator.access.policy import held_by
+from distop.coordinator.access.callers import Caller, held_by
+from distop.coordinator.api.calls import Limits
 from distop.coordinator.api.cluster import ClusterService
-from distop.coordinator.api.limits import Limits
 from distop.coordinator.service import Coordinator
 from distop.coordinator.work.work import Work
 from distop.metastore.etcd.config import EtcdConfig

@@ -8,8 +8,8 @@ from uuid import uuid4
 import pytest
 
 from distop.coordinator.access import gate
+from distop.coordinator.access.callers import changed
 from distop.coordinator.access.gate import Policies
-from distop.coordinator.access.policy import changed
 from distop.errors import Unavailable
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.members.installation import GrantRecord, PolicyRecord, change_policy, read_policy

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from distop.client import AsyncClient, OperationState
-from distop.coordinator.api.limits import OPTIONS, Limits
+from distop.coordinator.api.calls import OPTIONS, Limits
 from distop.errors import AlreadyExists, Busy, InvalidArgument, NotFound, Unavailable
 from distop.metastore.etcd.config import EtcdConfig
 from distop.proto import distop_pb2 as pb

@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import pytest
 
 from distop.coordinator.completion.attempts import Parking
-from distop.coordinator.completion.collector import Collector
+from distop.coordinator.completion.completion import Collector
 from distop.coordinator.starting.services import Term
 from distop.coordinator.state.tracker import Tracked
 from distop.coordinator.work.work import Work

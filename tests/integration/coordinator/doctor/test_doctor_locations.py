@@ -6,8 +6,7 @@ from contextlib import aclosing
 
 import pytest_asyncio
 
-from distop.coordinator.access.callers import Caller, Identity
-from distop.coordinator.access.policy import held_by
+from distop.coordinator.access.callers import Caller, Identity, held_by
 from distop.coordinator.doctor.findings import Reported
 from distop.coordinator.doctor.rounds import Doctor, Examination
 from distop.coordinator.work.work import Work

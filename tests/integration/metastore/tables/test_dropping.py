@@ -11,7 +11,7 @@ import pytest
 
 from distop.client import AsyncClient
 from distop.coordinator import service
-from distop.coordinator.leading import drops
+from distop.coordinator.leading import leadership
 from distop.errors import IncompatibleOperation, LocationInUse, LocationNotOwned, TableNotFound
 from distop.lake.cleanup import purge
 from distop.lake.layout.staging import take_folder
@@ -315,8 +315,8 @@ async def test_a_purge_that_hangs_hangs_where_the_coordinator_expects_it(
         return released.wait(60)
 
     monkeypatch.setattr(purge, "purge", hangs)
-    monkeypatch.setattr(drops, "LOOK_EVERY_S", 0.1)
-    monkeypatch.setattr(drops, "PURGING_S", 0.2)
+    monkeypatch.setattr(leadership, "DROPS_EVERY_S", 0.1)
+    monkeypatch.setattr(leadership, "PURGING_S", 0.2)
     record = DropRecord(name="gone", location=str(tmp_path / "gone"), uuid="u", purge=True)
     try:
         async with running(config_of(etcd_config)):
@@ -333,9 +333,9 @@ async def test_purges_that_hang_keep_no_drop_from_being_finished(
     """G5: however many hang, those after them have their turns."""
     released = Event()
     monkeypatch.setattr(purge, "purge", lambda *_: released.wait(60))
-    monkeypatch.setattr(drops, "LOOK_EVERY_S", 0.05)
-    monkeypatch.setattr(drops, "PURGING_S", 0.1)
-    monkeypatch.setattr(drops, "AT_ONCE", 1)
+    monkeypatch.setattr(leadership, "DROPS_EVERY_S", 0.05)
+    monkeypatch.setattr(leadership, "PURGING_S", 0.1)
+    monkeypatch.setattr(leadership, "DROPS_AT_ONCE", 1)
     hangs, last = client.keyspace.dropped("a"), client.keyspace.dropped("z")
     try:
         async with running(config_of(etcd_config)):

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from distop.cli.options.bundles import Bundle, command, expanded
 from distop.cli.options.services import AccessOptions, LimitOptions
-from distop.coordinator.api.limits import Limits
+from distop.coordinator.api.calls import Limits
 from distop.errors import InvalidArgument
 
 

@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distop.coordinator.access.policy import EVERYTHING, MAX_GRANTS, changed, checked, held_by, is_of, matches
+from distop.coordinator.access.callers import (
+    EVERYTHING,
+    MAX_GRANTS,
+    changed,
+    checked,
+    held_by,
+    is_of,
+    matches,
+)
 from distop.errors import InvalidArgument, PreconditionFailed
 from distop.metastore.members.installation import GrantRecord, PolicyRecord
 from distop.operations.api import Role

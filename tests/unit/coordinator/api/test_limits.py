@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from distop.coordinator.api.limits import Callers, Limits, address_of
+from distop.coordinator.api.calls import Callers, Limits, address_of
 from distop.errors import Busy
 from distop.proto.addresses import caller_of
 

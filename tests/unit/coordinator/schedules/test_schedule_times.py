@@ -11,8 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distop.coordinator.schedules import times
-from distop.coordinator.schedules.conditions import is_reached, parse_condition
-from distop.coordinator.schedules.due import AGAIN_S, Tick, due_tick, looks, rested, was_skipped
+from distop.coordinator.schedules.due import (
+    AGAIN_S,
+    Tick,
+    due_tick,
+    is_reached,
+    looks,
+    parse_condition,
+    rested,
+    was_skipped,
+)
 from distop.coordinator.schedules.times import check_cron, last_tick, next_tick, zone_of
 from distop.errors import InvalidArgument
 from distop.metastore.records.operation import PauseRecord

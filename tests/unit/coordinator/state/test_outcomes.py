@@ -3,8 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distop.coordinator.state.grid import JobGrid
-from distop.coordinator.state.outcomes import MAX_BYTES, Outcomes, outcomes_text
+from distop.coordinator.state.grid import MAX_BYTES, JobGrid, Outcomes, outcomes_text
 from distop.metastore.records.operation import OperationArg
 
 

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distop.coordinator.state.actions import Collect, Finish, Resolve, Seal, Wait, decide
 from distop.coordinator.state.grid import JobGrid
-from distop.coordinator.state.tracker import Tracked
+from distop.coordinator.state.tracker import Collect, Finish, Resolve, Seal, Tracked, Wait, decide
 from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.operations.jobs import failure_record, success_record
 from distop.metastore.records.keyspace import Keyspace

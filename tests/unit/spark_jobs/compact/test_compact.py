@@ -19,7 +19,7 @@ from pyiceberg.manifest import DataFile, FileFormat, ManifestContent
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.types import LongType
 
-from distop.coordinator.schedules.conditions import measured
+from distop.coordinator.schedules.due import measured
 from distop.errors import HeadConflict, InvalidArgument, JobFailed, PreconditionFailed
 from distop.lake.cleanup.inspection import view_table
 from distop.lake.iceberg.metadata_files import is_live

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from distop.coordinator.schedules.conditions import measured
+from distop.coordinator.schedules.due import measured
 from distop.coordinator.views.contents import content_of, snapshots_of
 from distop.errors import CorruptRecord, UnsupportedType
 from distop.lake.cleanup.inspection import view_table
