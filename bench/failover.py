@@ -33,8 +33,7 @@ from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess, free_port
 from distop.metastore.etcd.txn import Put, Txn, equals
 from distop.metastore.etcd.watch import watch
-from distop.metastore.members.election import campaign, resign
-from distop.metastore.members.lease import LeaseSession
+from distop.metastore.members.lease import LeaseSession, campaign, resign
 from distop.metastore.operations.jobs import success_record
 from distop.metastore.records.member import LeaderRecord, MemberRecord
 from distop.metastore.records.names import OperationId

@@ -16,8 +16,8 @@ from distop.errors import DistopError, LocationInUse
 from distop.lake.cleanup.orphans import Files
 from distop.lake.layout.staging import give_folder_up, is_free, mark_folder, take_folder
 from distop.lake.storage.storage import StorageOptions, remove_files, storage_from, storage_of
-from distop.metastore.records.locations import canonical
 from distop.metastore.records.table import DropRecord, TableRecord
+from distop.metastore.tables.locations import canonical
 
 log = logging.getLogger(__name__)
 

@@ -56,13 +56,12 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.etcd.txn import KeyValue, Put, Txn, unchanged
 from distop.metastore.records.keyspace import TableKeys
-from distop.metastore.records.locations import canonical
 from distop.metastore.records.names import unescape
 from distop.metastore.records.operation import WatermarkMove
 from distop.metastore.records.record import encode_plain
 from distop.metastore.records.table import Head, TableRecord, Watermarks
 from distop.metastore.records.watermarks import Marks, check_room, position
-from distop.metastore.tables.locations import LocationClaim
+from distop.metastore.tables.locations import LocationClaim, canonical
 from distop.metastore.tables.watermarks import make_room, marks_at
 
 PREFIX = "distop.watermark."

@@ -37,11 +37,10 @@ from distop.lake.layout.metadata import read_view_metadata
 from distop.lake.pyiceberg_private import StagingCatalog
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd import txn as etcd
-from distop.metastore.records.locations import canonical
 from distop.metastore.records.names import check_new_name
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import TableRecord, ViewRecord
-from distop.metastore.tables.locations import LocationClaim, owner_of
+from distop.metastore.tables.locations import LocationClaim, canonical, owner_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -16,28 +16,38 @@ import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import grpc.aio
 import uvloop
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1.health import aio as health_aio  # type: ignore[attr-defined]
+from grpc_reflection.v1alpha import reflection
 
 from distop.commit.contract import StepRegistry
+from distop.coordinator.access.authentication import IdentityConfig
 from distop.coordinator.access.gate import Gate, Policies
 from distop.coordinator.alerts.conditions import count_tables
-from distop.coordinator.api.calls import ApiCalls, Callers
+from distop.coordinator.api.backlog import BacklogService
+from distop.coordinator.api.calls import OPTIONS, ApiCalls, Callers, CallInterceptor, Limits
+from distop.coordinator.api.cluster import AccessService, ClusterService
 from distop.coordinator.api.operations import OperationService
-from distop.coordinator.api.server import servicers, start_server
+from distop.coordinator.api.published import IndexService
+from distop.coordinator.api.schedules import ScheduleService
+from distop.coordinator.api.tables import TableService
 from distop.coordinator.completion.completion import Completion
-from distop.coordinator.config import CoordinatorConfig
 from distop.coordinator.leading.leadership import Leadership
 from distop.coordinator.metrics.counts import Metrics
 from distop.coordinator.starting.services import Services
 from distop.coordinator.views.following import Following
 from distop.coordinator.work.processes import WORKERS, Processes, SharedLease
-from distop.coordinator.work.work import Work
-from distop.errors import DistopError, EtcdDenied, OtherLayout, Restored
+from distop.coordinator.work.work import LIMIT_S, Work
+from distop.errors import DistopError, EtcdDenied, InvalidArgument, OtherLayout, Restored
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.members.installation import enter
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.members.registration import (
@@ -48,17 +58,133 @@ from distop.metastore.members.registration import (
     registered,
     slow_etcd,
 )
+from distop.metastore.operations.starting import BRIEFLY_S, REMEMBER_S
 from distop.metastore.records.member import HeldUp, LongCall
 from distop.metastore.tables.audit import Denials
 from distop.operations.registry import Registry
 from distop.process.loop import kept_running, notify_manager, settle_heap
 from distop.process.template import NotLoaded
-from distop.process.tls import Tls
+from distop.process.tls import GRACE_S, MAX_AGE_S, AddressInUse, Tls, TlsConfig, check_address
 from distop.process.tracing import Tracer
+from distop.proto import distop_pb2, distop_pb2_grpc
 
 if TYPE_CHECKING:
     from distop.coordinator.rest.app import RestCatalog
     from distop.coordinator.web.app import WebServer
+
+_AGES = [
+    ("grpc.max_connection_age_ms", MAX_AGE_S * 1000),
+    ("grpc.max_connection_age_grace_ms", GRACE_S * 1000),
+]
+
+
+def servicers(services: Services, operations: OperationService, gate: Gate) -> dict[str, Any]:
+    """The handlers of the calls of each service, by its name."""
+    client, answering = services.client, services.answering
+    return {
+        "OperationService": operations,
+        "TableService": TableService(client, answering),
+        "BacklogService": BacklogService(client, services.registry),
+        "ScheduleService": ScheduleService(services, operations),
+        "IndexService": IndexService(client, answering),
+        "ClusterService": ClusterService(client, answering),
+        "AccessService": AccessService(client, gate),
+    }
+
+
+async def start_server(listen: str, calls: ApiCalls, tls: Tls | None) -> tuple[grpc.aio.Server, int]:
+    """Bind and start the server; return it and its port.
+
+    Parameters
+    ----------
+    calls:
+        Answers what it receives.
+    tls:
+        The server's certificate; ``None``: it speaks plain text.
+
+    Raises
+    ------
+    Unavailable
+        The address cannot be bound.
+    """
+    server = grpc.aio.server(
+        interceptors=[CallInterceptor(calls)], options=OPTIONS if tls is None else [*OPTIONS, *_AGES]
+    )
+    for name, servicer in calls.servicers.items():
+        getattr(distop_pb2_grpc, f"add_{name}Servicer_to_server")(servicer, server)
+    health = health_aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(health, server)
+    names = [descriptor.full_name for descriptor in distop_pb2.DESCRIPTOR.services_by_name.values()]
+    reflection.enable_server_reflection(
+        [*names, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME],
+        server,
+    )
+    try:
+        if tls is None:
+            port = server.add_insecure_port(listen)
+        else:
+            port = server.add_secure_port(listen, tls.server_credentials())
+    except RuntimeError as error:
+        raise AddressInUse(f"cannot listen on {listen}: {error}") from error
+    if port == 0:
+        raise AddressInUse(f"cannot listen on {listen}")
+    await server.start()
+    for service in ["", *names]:
+        await health.set(service, health_pb2.HealthCheckResponse.SERVING)
+    return server, port
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoordinatorConfig:
+    """The settings of a coordinator."""
+
+    etcd: EtcdConfig = field(default_factory=EtcdConfig)
+    listen: str = "127.0.0.1:7070"
+    """``host:port`` of the gRPC service; port 0 picks a free one."""
+    web: str | None = None
+    """``host:port`` of the page and of ``/metrics``; port 0 picks a free one, ``None`` leaves them out."""
+    identity: IdentityConfig = field(default_factory=IdentityConfig)
+    """How it identifies callers."""
+    catalog: str | None = None
+    """``host:port`` of the catalog for engines that use Iceberg's REST protocol; as ``web``."""
+    warehouse: str | None = None
+    """URL of the folder for tables that are created there without a location."""
+    tls: TlsConfig = field(default_factory=TlsConfig)
+    """How its connections are protected."""
+    lease_ttl_s: int = 5
+    """Time to live of its lease in seconds; a dead coordinator then loses its tables. etcd's minimum is 2."""
+    linger_s: float = 5.0
+    """Seconds a leader keeps a table that has no work."""
+    call_timeout_s: float = LIMIT_S
+    """Seconds that user code and the preparation of a commit may take without a heartbeat."""
+    remember_requests_s: float = REMEMBER_S
+    """Seconds for which request ids are remembered, from the start of their operation."""
+    operations: tuple[str, ...] | None = None
+    """Further operation types, ``module:Class``; ``None``: from DISTOP_OPERATIONS."""
+    limits: Limits = field(default_factory=Limits)
+    """Limits for callers."""
+
+    def __post_init__(self) -> None:
+        for name, address in (("listen", self.listen), ("web", self.web), ("catalog", self.catalog)):
+            if address is None:
+                continue
+            check_address(name, address)
+            self.tls.check(name, address)
+        if not self.call_timeout_s > 0:
+            raise InvalidArgument(
+                "the call timeout must be positive seconds", details={"field": "call_timeout_s"}
+            )
+        if not self.remember_requests_s >= BRIEFLY_S:
+            raise InvalidArgument(
+                f"request ids must be remembered for at least {BRIEFLY_S:.0f} s",
+                details={"field": "remember_requests_s"},
+            )
+        if self.lease_ttl_s < 2:
+            raise InvalidArgument(
+                f"a lease of {self.lease_ttl_s} s is below etcd's minimum of 2 s",
+                details={"field": "lease_ttl_s"},
+            )
+
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +211,7 @@ COUNT_EVERY_S, COUNT_SHARE = 60.0, 100
 """How often tables are counted for the metrics, in seconds; and how many times as long as that takes a pause
 is at least."""
 
-GRACE_S = 2.0
+LAST_CALLS_S = 2.0
 """Seconds that calls in progress have to end when the process is asked to stop."""
 
 
@@ -187,7 +313,7 @@ class Coordinator:
         finally:
             for task in helpers:
                 task.cancel()
-            await server.stop(GRACE_S)
+            await server.stop(LAST_CALLS_S)
             if web is not None:
                 await web.stop()
             if catalog is not None:

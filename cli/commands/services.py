@@ -71,8 +71,7 @@ def coordinator(
 
     Example: distop coordinator --allow-source s3://landing/ --allow-location s3://tables/
     """
-    from distop.coordinator.config import CoordinatorConfig
-    from distop.coordinator.service import run
+    from distop.coordinator.service import CoordinatorConfig, run
 
     config = CoordinatorConfig(
         etcd=etcd.config(),

@@ -25,7 +25,7 @@ from distop.coordinator.access.gate import Gate, seen_by
 from distop.coordinator.access.rights import OPEN
 from distop.errors import RETRY_AFTER, Busy, DistopError, InvalidArgument, Unavailable, as_distop, defect_of
 from distop.errors.wire import abort
-from distop.metastore.etcd.deadline import within
+from distop.metastore.etcd.config import within
 from distop.metastore.records.names import unreadable
 from distop.metastore.records.watermarks import MAX_ENTRY_BYTES
 from distop.process.tracing import callers_span, traceparent_in

@@ -35,8 +35,7 @@ from distop.errors import (
 from distop.lake.storage.storage import storage_of
 from distop.lake.storage.traces import read_traces
 from distop.metastore.etcd.txn import Get, KeyValue, Put
-from distop.metastore.operations.ending import request_cancel
-from distop.metastore.operations.parking import request_resolve
+from distop.metastore.operations.ending import request_cancel, request_resolve
 from distop.metastore.operations.pausing import pause_operation, resume_operation
 from distop.metastore.operations.starting import (
     REMEMBER_S,

@@ -34,7 +34,7 @@ from distop.errors import (
 from distop.lake.iceberg.watermarks import is_after
 from distop.lake.storage.storage import StorageOptions, storage_of
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.deadline import deadline
+from distop.metastore.etcd.config import deadline
 from distop.metastore.etcd.txn import Get, Txn, named
 from distop.metastore.records.names import check_table_name, prefix_end
 from distop.metastore.records.operation import SUCCESS, HistoryRecord

@@ -40,7 +40,6 @@ from distop.metastore.etcd.update import update
 from distop.metastore.operations.pausing import pause_table, resume_table
 from distop.metastore.operations.runs import active_operations
 from distop.metastore.records.keyspace import TableKeys
-from distop.metastore.records.locations import canonical
 from distop.metastore.records.names import (
     OperationId,
     check_name,
@@ -51,7 +50,7 @@ from distop.metastore.records.operation import OperationArg, PauseRecord
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import DropRecord, Head, TableRecord, decode_run_ops
 from distop.metastore.tables.audit import audit_put, prune_softly
-from distop.metastore.tables.locations import LocationClaim
+from distop.metastore.tables.locations import LocationClaim, canonical
 from distop.metastore.tables.registry import drop_table, finish_drop, table_puts
 from distop.proto import distop_pb2 as pb
 from distop.proto.json_text import from_json

@@ -27,7 +27,7 @@ from distop.metastore.backlog.batches import (
 )
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import DeleteRange, Get, KeyValue, Op, Put, Txn, unchanged
-from distop.metastore.operations.parking import COMPLETION_FAILED
+from distop.metastore.operations.ending import COMPLETION_FAILED
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import HistoryRecord, OperationArg

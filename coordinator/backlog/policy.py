@@ -11,7 +11,7 @@ import msgspec
 from distop.errors import SourceIncomplete, Unavailable, as_distop, error_class
 from distop.metastore.backlog.batches import LATE, BatchRecord, OrderingRecord, StagedBatch
 from distop.metastore.etcd.txn import KeyValue, Put
-from distop.metastore.operations.parking import COMPLETION_FAILED
+from distop.metastore.operations.ending import COMPLETION_FAILED
 from distop.metastore.records.operation import ErrorRecord
 from distop.metastore.records.record import encode
 

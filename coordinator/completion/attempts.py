@@ -35,7 +35,7 @@ from distop.errors import (
     shortened,
 )
 from distop.lake.storage.traces import keep_trace
-from distop.metastore.operations.parking import apply_resolve, note_failure
+from distop.metastore.operations.ending import apply_resolve, note_failure
 from distop.metastore.records.operation import (
     COMMITTING,
     CompletionRecord,

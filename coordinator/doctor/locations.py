@@ -12,11 +12,10 @@ from distop.errors import CorruptRecord
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import DeleteRange, Get, KeyValue, Txn, unchanged
 from distop.metastore.records.keyspace import Keyspace
-from distop.metastore.records.locations import place_of
 from distop.metastore.records.names import prefix_end, unescape
 from distop.metastore.records.record import decode
 from distop.metastore.records.table import LocationRecord, TableRecord, ViewRecord
-from distop.metastore.tables.locations import LocationClaim, owner_of
+from distop.metastore.tables.locations import LocationClaim, owner_of, place_of
 
 PAGE = 1000
 AT_ONCE = 30

@@ -42,7 +42,7 @@ from distop.metastore.backlog.batches import WAITING
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Get, KeyValue, Put, Txn, equals, named
 from distop.metastore.etcd.watch import watch
-from distop.metastore.members.election import Epoch
+from distop.metastore.members.lease import Epoch
 from distop.metastore.operations.ending import seal
 from distop.metastore.records.keyspace import OperationKeys
 from distop.metastore.records.names import OperationId, escape, prefix_end

@@ -34,8 +34,7 @@ from distop.lake.cleanup.purge import leave_files
 from distop.metastore.etcd.client import EtcdClient, Listing
 from distop.metastore.etcd.txn import Get, KeyValue, named
 from distop.metastore.etcd.watch import follow, until_absent
-from distop.metastore.members.election import Epoch, campaign, resign
-from distop.metastore.members.lease import LeaseSession
+from distop.metastore.members.lease import Epoch, LeaseSession, campaign, resign
 from distop.metastore.operations.pausing import PauseIndex
 from distop.metastore.records.member import LeaderRecord, MemberRecord
 from distop.metastore.records.record import decode

@@ -50,8 +50,7 @@ from distop.metastore.etcd.txn import (
     unchanged,
 )
 from distop.metastore.etcd.update import settle, update
-from distop.metastore.members.election import Epoch, campaign
-from distop.metastore.members.lease import LeaseSession
+from distop.metastore.members.lease import Epoch, LeaseSession, campaign
 from distop.metastore.operations.ending import Finished, FinishParts, finish, finish_txn
 from distop.metastore.operations.pausing import pause_table
 from distop.metastore.operations.runs import active_operations

@@ -24,7 +24,7 @@ from pyiceberg.view.metadata import ViewVersion
 
 from distop.catalog.catalog import EtcdCatalog
 from distop.catalog.view_metadata import ViewRequirement, ViewUpdate
-from distop.coordinator.rest import namespaces, tables, views
+from distop.coordinator.rest import namespaces, tables
 from distop.coordinator.rest.calls import Reply, RestCall
 from distop.operations.api import Role
 
@@ -208,14 +208,16 @@ ROUTES = (
     Route("POST", f"{_TABLE}/metrics", tables.report, RouteEffect.READ, Report, _of_path),
     Route("POST", f"{_ROOT}/transactions/commit", tables.commit_all, RouteEffect.CHANGE, Transaction, _all),
     Route("POST", f"{_ROOT}/tables/rename", tables.rename, RouteEffect.CHANGE, Renaming, _renamed),
-    Route("GET", _VIEWS, views.find, shows=True),
-    Route("POST", _VIEWS, views.create, RouteEffect.CHANGE, NewView, _of_body),
-    Route("POST", f"{_SPACE}/register-view", views.register, RouteEffect.CHANGE, Registration, _of_body),
-    Route("GET", _VIEW, views.load, tables=_of_view),
-    Route("HEAD", _VIEW, views.exists, tables=_of_view),
-    Route("POST", _VIEW, views.commit, RouteEffect.CHANGE, ViewChange, _of_view),
-    Route("DELETE", _VIEW, views.drop, RouteEffect.DROP, None, _of_view),
-    Route("POST", f"{_ROOT}/views/rename", views.rename, RouteEffect.CHANGE, Renaming, _renamed),
+    Route("GET", _VIEWS, tables.find_views, shows=True),
+    Route("POST", _VIEWS, tables.create_view, RouteEffect.CHANGE, NewView, _of_body),
+    Route(
+        "POST", f"{_SPACE}/register-view", tables.register_view, RouteEffect.CHANGE, Registration, _of_body
+    ),
+    Route("GET", _VIEW, tables.load_view, tables=_of_view),
+    Route("HEAD", _VIEW, tables.exists_view, tables=_of_view),
+    Route("POST", _VIEW, tables.commit_view, RouteEffect.CHANGE, ViewChange, _of_view),
+    Route("DELETE", _VIEW, tables.drop_view, RouteEffect.DROP, None, _of_view),
+    Route("POST", f"{_ROOT}/views/rename", tables.rename_view, RouteEffect.CHANGE, Renaming, _renamed),
 )
 
 

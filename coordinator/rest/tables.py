@@ -1,4 +1,4 @@
-"""Requests about tables."""
+"""Requests about tables and views."""
 
 from __future__ import annotations
 
@@ -172,3 +172,45 @@ def _with_refs(text: bytes) -> dict[str, Any]:
         snapshot for snapshot in metadata.get("snapshots", ()) if snapshot["snapshot-id"] in named
     ]
     return metadata
+
+
+def find_views(catalog: EtcdCatalog, call: RestCall) -> Reply:
+    """The views directly in a namespace."""
+    return page_of(call, catalog.views_after)
+
+
+def create_view(catalog: EtcdCatalog, call: RestCall) -> Reply:
+    wanted = call.body
+    location, properties = absolute(wanted.location), wanted.properties or {}
+    return loaded_reply(
+        catalog.create_view(call.named, wanted.columns, wanted.view_version, location, properties)
+    )
+
+
+def register_view(catalog: EtcdCatalog, call: RestCall) -> Reply:
+    return loaded_reply(catalog.register_view(call.named, call.body.metadata_location))
+
+
+def load_view(catalog: EtcdCatalog, call: RestCall) -> Reply:
+    """The view's metadata as stored, unless the client has it already."""
+    return loaded(catalog, call, catalog.view_metadata_location(call.view))
+
+
+def exists_view(catalog: EtcdCatalog, call: RestCall) -> Reply:
+    catalog.view_metadata_location(call.view)
+    return NOTHING
+
+
+def commit_view(catalog: EtcdCatalog, call: RestCall) -> Reply:
+    check_same(call, call.view)
+    return loaded_reply(catalog.commit_view(call.view, call.body.requirements, call.body.updates))
+
+
+def drop_view(catalog: EtcdCatalog, call: RestCall) -> Reply:
+    catalog.drop_view(call.view)
+    return NOTHING
+
+
+def rename_view(catalog: EtcdCatalog, call: RestCall) -> Reply:
+    catalog.rename_view(call.body.source.identifier, call.body.destination.identifier)
+    return NOTHING

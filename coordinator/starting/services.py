@@ -13,8 +13,7 @@ from distop.coordinator.starting.planner import Planner
 from distop.coordinator.state.caches import LeaderCaches
 from distop.coordinator.work.work import Work
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.members.election import Epoch
-from distop.metastore.members.lease import LeaseSession
+from distop.metastore.members.lease import Epoch, LeaseSession
 from distop.metastore.records.keyspace import TableKeys
 from distop.operations.registry import Registry
 from distop.process.loop import boot_clock

@@ -33,7 +33,7 @@ from distop.coordinator.web.charts import first_shown
 from distop.coordinator.work.work import Work
 from distop.errors import CorruptRecord, DistopError, InvalidArgument, Unavailable, as_distop
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.deadline import within
+from distop.metastore.etcd.config import within
 from distop.metastore.etcd.txn import Get, named
 from distop.metastore.operations.jobs import read_tries
 from distop.metastore.records.keyspace import OperationKeys

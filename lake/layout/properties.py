@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
 from distop.errors import InvalidArgument, PreconditionFailed
-from distop.metastore.records.locations import canonical, place_of
+from distop.metastore.tables.locations import canonical, place_of
 
 MAX_COLUMNS, MAX_COLUMN_NAME, MAX_COLUMN_DOC = 10_000, 1_000, 10_000
 """Columns of one table; characters of a name, and of a comment."""

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from urllib.parse import unquote
 
 from distop.errors import InvalidArgument, NotAllowed
-from distop.metastore.records.locations import place_of, refuse_password
+from distop.metastore.tables.locations import place_of, refuse_password
 
 log = logging.getLogger(__name__)
 

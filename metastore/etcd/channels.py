@@ -21,8 +21,7 @@ from aetcd.rpc import kv_pb2, rpc_pb2, rpc_pb2_grpc
 
 from distop import errors
 from distop.metastore.etcd import txn as etcd
-from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.etcd.deadline import deadline
+from distop.metastore.etcd.config import EtcdConfig, deadline
 from distop.process.secret import Secret
 from distop.process.threads import check_not_forked
 

@@ -1,9 +1,15 @@
-"""How to reach etcd: endpoints, credentials, key prefix, deadlines."""
+"""How to reach etcd: endpoints, credentials, key prefix, deadlines; and the deadline of the present
+caller.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +18,32 @@ from typing import Any
 from distop.errors import InvalidArgument
 from distop.metastore.records.keyspace import Keyspace
 from distop.process.secret import NONE, Secret
+
+_limit: ContextVar[float] = ContextVar("etcd_deadline", default=math.inf)
+
+
+@contextlib.contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """Calls to etcd of this task inside end within ``seconds`` in all, whatever their own deadlines are.
+
+    So there is time left to report the error to the caller.
+    """
+    token = _limit.set(asyncio.get_running_loop().time() + seconds)
+    try:
+        yield
+    finally:
+        _limit.reset(token)
+
+
+def deadline() -> float:
+    """When the present caller stops waiting, by the clock of the event loop; infinite: no caller waits."""
+    return _limit.get()
+
+
+def deadline_is_over() -> bool:
+    """Whether the caller has stopped waiting."""
+    return asyncio.get_running_loop().time() >= deadline()
+
 
 _VARIABLES = {
     "endpoints": "DISTOP_ETCD",

@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 
 from distop.errors import OutcomeUnknown
 from distop.metastore.etcd.client import EtcdClient, Listing, RangePage
-from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.etcd.deadline import within
+from distop.metastore.etcd.config import EtcdConfig, within
 from distop.metastore.etcd.txn import KeyValue, Txn, TxnResult
 from distop.process.threads import LoopThread, cancel_others
 

@@ -17,7 +17,7 @@ from contextvars import Context
 from dataclasses import dataclass
 
 from distop.errors import DistopError, EtcdUnavailable, OutcomeUnknown
-from distop.metastore.etcd.deadline import deadline
+from distop.metastore.etcd.config import deadline
 from distop.metastore.etcd.txn import MAX_OPS, Txn, TxnResult
 
 IN_FLIGHT = 2

@@ -20,7 +20,7 @@ from tenacity import wait_random_exponential as backoff
 from tenacity.stop import stop_base
 
 from distop.errors import Busy, DistopError, EtcdOutOfSpace, LeaseLost, OutcomeUnknown
-from distop.metastore.etcd import deadline
+from distop.metastore.etcd.config import deadline_is_over
 from distop.metastore.etcd.txn import Get, Txn, TxnResult
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ async def settle(
         try:
             return await send()  # nearly always enough
         except DistopError as error:
-            if not goes_on(error) or deadline.is_over():
+            if not goes_on(error) or deadline_is_over():
                 raise
         await asyncio.sleep(random.uniform(0.0, 0.02))
         wait = backoff(multiplier=0.02, max=1.0)
@@ -135,7 +135,7 @@ class _TooLate(stop_base):
     """The caller has stopped waiting."""
 
     def __call__(self, retry_state: tenacity.RetryCallState) -> bool:
-        return deadline.is_over()
+        return deadline_is_over()
 
 
 def _may_pass(error: DistopError) -> bool:

@@ -1,4 +1,4 @@
-"""A lease that is kept alive, and whether it is still certainly held.
+"""A lease that is kept alive, whether it is still certainly held, and the leadership of tables under it.
 
 The local deadline is essential: a process that was paused cannot know what happened meanwhile, but it knows
 that its last *acknowledged* renewal was sent more than a TTL ago. From then on, and a margin earlier, it must
@@ -9,6 +9,11 @@ A separate thread renews it, over separate connections, however busy its process
 event loop: all loops of a process share one queue of events, so a busy one would delay this one. Only its
 thread opens and closes its channels: gRPC ends the process when one thread prepares a call on a channel that
 another has closed.
+
+Leadership has the names of etcd's own ``concurrency`` package; two things differ. The fence is public: an
+:class:`Epoch` is a compare for the caller's own transaction, not a boolean. And there is no queue of waiters:
+the member that should lead (see the coordinator's placement) tries, and tries again when the key is gone, so
+no member can hold a leadership that it got when its session was already dead (etcd issue 19597).
 """
 
 from __future__ import annotations
@@ -18,6 +23,7 @@ import logging
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
@@ -26,10 +32,73 @@ from aetcd.rpc import rpc_pb2, rpc_pb2_grpc
 
 from distop.errors import DistopError, LeaseLost
 from distop.metastore.crashpoints import reached
+from distop.metastore.etcd import txn as etcd
 from distop.metastore.etcd.channels import authenticate_request, open_blocking_channel, says_token_is_old
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.update import settle
+from distop.metastore.records.keyspace import TableKeys
+from distop.metastore.records.member import LeaderRecord
+from distop.metastore.records.record import encode
 from distop.process.loop import boot_clock
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """One leadership: the leader's key, and the revision that created it. Epochs of a table only grow."""
+
+    key: bytes
+    revision: int
+
+    @property
+    def lane(self) -> bytes:
+        """The prefix of all keys of the table: see :class:`~distop.metastore.etcd.txn.Txn`."""
+        return self.key.rpartition(b".")[0] + b"."
+
+    def held(self) -> etcd.Compare:
+        """The fence: holds in etcd exactly as long as this leadership does."""
+        return etcd.created_at(self.key, self.revision)
+
+
+async def campaign(
+    client: EtcdClient, keys: TableKeys, session: LeaseSession, leader: LeaderRecord
+) -> Epoch | None:
+    """Try to become the leader of a table; ``None`` if another member is.
+
+    The key is bound to the session's lease, which identifies its owner: a repetition after a lost reply
+    recognises its own key. Campaigns for many tables share requests.
+    """
+    # The key goes with the lease, and never comes back with the same create revision: nor can a write of this
+    # epoch happen after that, however long its request was on its way.
+    txn = etcd.Txn(
+        (etcd.absent(keys.coordinator),),
+        (etcd.Put(keys.coordinator, encode(leader), session.lease_id),),
+        (etcd.Get(keys.coordinator),),
+        lane=keys.prefix,
+    )
+
+    def alive(_: bool) -> etcd.Txn:
+        session.check()
+        return txn
+
+    reached("lead.before")
+    result = await settle(client, alive, replied=lambda: reached("lead.after"))
+    if result.succeeded:
+        return Epoch(keys.coordinator, result.revision)
+    existing = result.single(0, keys.coordinator)
+    return Epoch(keys.coordinator, existing.create_revision) if existing.lease == session.lease_id else None
+
+
+async def resign(client: EtcdClient, epoch: Epoch) -> None:
+    """Resign a leadership; does nothing if it is already lost.
+
+    Raises :class:`~distop.errors.Unavailable` when the key may still exist. Then it must be retried: no other
+    member can lead before.
+    """
+    reached("resign.before")
+    txn = etcd.Txn((epoch.held(),), (etcd.DeleteRange(epoch.key),), lane=epoch.lane)
+    await settle(client, txn, replied=lambda: reached("resign.after"))
+
 
 log = logging.getLogger(__name__)
 

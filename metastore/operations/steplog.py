@@ -16,7 +16,7 @@ from distop.metastore.crashpoints import reached
 from distop.metastore.etcd import txn as etcd
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.update import settle
-from distop.metastore.members.election import Epoch
+from distop.metastore.members.lease import Epoch
 from distop.metastore.records.keyspace import OperationKeys
 from distop.metastore.records.names import prefix_end
 from distop.metastore.records.operation import COMMITTING, CommitSequence, StepRecord

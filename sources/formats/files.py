@@ -30,7 +30,7 @@ from distop.errors import (
 )
 from distop.lake.storage.allowed import check_source
 from distop.lake.storage.storage import entity_tag, modified, require_file_system, version, web_options
-from distop.metastore.records.locations import refuse_password
+from distop.metastore.tables.locations import refuse_password
 from distop.operations.arguments import invalid
 
 MAX_FILES = 100_000

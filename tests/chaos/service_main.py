@@ -6,7 +6,7 @@ import signal
 import sys
 
 from distop.coordinator.access.authentication import IdentityConfig
-from distop.coordinator.config import CoordinatorConfig
+from distop.coordinator.service import CoordinatorConfig
 from distop.coordinator.service import run as run_coordinator
 from distop.executor.runner.options import RunnerOptions
 from distop.executor.runner.service import ExecutorConfig

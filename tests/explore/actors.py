@@ -21,8 +21,8 @@ from distop.errors import DistopError, LeadershipLost, LeaseLost, OutcomeUnknown
 from distop.executor.ledger.ledger import MarkBatcher
 from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.etcd.txn import Put, Txn
-from distop.metastore.members.election import Epoch, campaign
-from distop.metastore.operations.ending import request_cancel
+from distop.metastore.members.lease import Epoch, campaign
+from distop.metastore.operations.ending import request_cancel, request_resolve
 from distop.metastore.operations.jobs import (
     Claimed,
     Mark,
@@ -33,7 +33,6 @@ from distop.metastore.operations.jobs import (
     release_claim,
     success_record,
 )
-from distop.metastore.operations.parking import request_resolve
 from distop.metastore.operations.pausing import pause_operation, resume_operation
 from distop.metastore.operations.runs import Run, give_back, release_runner, take_operation
 from distop.metastore.records.member import LeaderRecord

@@ -9,8 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from distop.coordinator.config import CoordinatorConfig
-from distop.coordinator.service import Coordinator
+from distop.coordinator.service import Coordinator, CoordinatorConfig
 from distop.coordinator.work.places import Places
 from distop.coordinator.work.processes import Surroundings
 from distop.errors import LeaseLost
@@ -68,8 +67,8 @@ def replaced(network: Network, doors: Doors, chance: Chance, removed: Removed) -
         "distop.metastore.members.registration.os": SimpleNamespace(getpid=lambda: 1),
         "socket.gethostname": lambda: "host",
         "distop.coordinator.service.Processes": lambda operations: Processes(operations, chance),
-        "distop.coordinator.api.server.grpc": SimpleNamespace(aio=SimpleNamespace(server=doors.server)),
-        "distop.coordinator.api.server.reflection": mock.MagicMock(),
+        "distop.coordinator.service.grpc": SimpleNamespace(aio=SimpleNamespace(server=doors.server)),
+        "distop.coordinator.service.reflection": mock.MagicMock(),
         # What is done differently for many keys is done for some.
         "distop.metastore.operations.runs._LISTED_AT_ONCE": chance.many_keys,
         "distop.metastore.records.watermarks.FOLD_BYTES": chance.many_bytes,

@@ -23,7 +23,7 @@ from distop.commit.execution import execute
 from distop.metastore import crashpoints
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.members.election import Epoch
+from distop.metastore.members.lease import Epoch
 from distop.metastore.operations.steplog import CommitStepStore
 from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import CommitSequence, StepRecord

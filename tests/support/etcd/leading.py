@@ -7,8 +7,7 @@ import itertools
 from dataclasses import dataclass, replace
 
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.members.election import Epoch, campaign, resign
-from distop.metastore.members.lease import LeaseSession
+from distop.metastore.members.lease import Epoch, LeaseSession, campaign, resign
 from distop.metastore.operations.ending import seal
 from distop.metastore.records.keyspace import OperationKeys, TableKeys
 from distop.metastore.records.member import LeaderRecord

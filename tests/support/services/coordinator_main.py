@@ -5,8 +5,7 @@ etcd and operation types come from the environment; the log goes to standard err
 
 import sys
 
-from distop.coordinator.config import CoordinatorConfig
-from distop.coordinator.service import run
+from distop.coordinator.service import CoordinatorConfig, run
 from distop.metastore.etcd.config import EtcdConfig
 from distop.process.logs import configure
 

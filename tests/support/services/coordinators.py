@@ -13,9 +13,8 @@ from typing import Any, Self
 import grpc.aio
 
 from distop.coordinator.completion.completion import Completion
-from distop.coordinator.config import CoordinatorConfig
 from distop.coordinator.leading.leadership import Leadership, preferred
-from distop.coordinator.service import Coordinator
+from distop.coordinator.service import Coordinator, CoordinatorConfig
 from distop.coordinator.work.work import Work
 from distop.errors.wire import from_rpc_error
 from distop.metastore.etcd.client import EtcdClient

@@ -15,8 +15,7 @@ from distop.errors import EtcdOutOfSpace, EtcdUnavailable
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
-from distop.metastore.members.election import campaign
-from distop.metastore.members.lease import LeaseSession
+from distop.metastore.members.lease import LeaseSession, campaign
 from distop.metastore.records.member import LeaderRecord
 from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import RUNNING, HistoryRecord, OperationOptions

@@ -15,9 +15,8 @@ from distop.errors import LeadershipLost, Restored
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
-from distop.metastore.members.election import campaign
 from distop.metastore.members.installation import enter
-from distop.metastore.members.lease import LeaseSession
+from distop.metastore.members.lease import LeaseSession, campaign
 from distop.metastore.operations.ending import seal
 from distop.metastore.operations.jobs import Mark, Outcome, mark_txn, success_record, verdicts
 from distop.metastore.operations.runs import take_operation

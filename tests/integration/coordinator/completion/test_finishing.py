@@ -13,7 +13,7 @@ from distop.coordinator.state.tracker import Tracked
 from distop.coordinator.work.work import Work
 from distop.errors import CorruptRecord
 from distop.metastore.etcd.txn import Put, Txn
-from distop.metastore.members.election import Epoch
+from distop.metastore.members.lease import Epoch
 from distop.metastore.operations.retention import continued, entry_of
 from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import HistoryRecord, OperationArg, RequestRecord, SeriesRecord

@@ -16,7 +16,7 @@ from distop.coordinator.doctor.records import remove_unreadable
 from distop.coordinator.views.why import Mood, why
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.txn import Txn, TxnResult
-from distop.metastore.operations.parking import request_resolve
+from distop.metastore.operations.ending import request_resolve
 from distop.metastore.operations.starting import BRIEFLY_S, forget_requests
 from distop.metastore.records.keyspace import OperationKeys
 from distop.metastore.records.names import OperationId, prefix_end

@@ -20,8 +20,7 @@ from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
 from distop.metastore.etcd.txn import KeyValue, Put, Txn, TxnResult
 from distop.metastore.etcd.update import MAX_TRIES
-from distop.metastore.members.election import campaign
-from distop.metastore.members.lease import LeaseSession
+from distop.metastore.members.lease import LeaseSession, campaign
 from distop.metastore.operations.ending import FinishParts, finish, finish_txn, seal
 from distop.metastore.operations.retention import EVERY
 from distop.metastore.records.keyspace import OperationKeys

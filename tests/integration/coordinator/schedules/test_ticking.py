@@ -31,8 +31,7 @@ from distop.coordinator.work.work import Work
 from distop.errors import LeadershipLost, ScheduleNotFound
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.txn import Put, Txn
-from distop.metastore.members.election import Epoch, campaign, resign
-from distop.metastore.members.lease import LeaseSession
+from distop.metastore.members.lease import Epoch, LeaseSession, campaign, resign
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.member import LeaderRecord
 from distop.metastore.records.names import OperationId

@@ -26,8 +26,7 @@ from distop.errors import DistopError, NotFound
 from distop.metastore.backlog.queue import enqueue
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.members.election import Epoch, campaign
-from distop.metastore.members.lease import LeaseSession
+from distop.metastore.members.lease import Epoch, LeaseSession, campaign
 from distop.metastore.operations.ending import seal
 from distop.metastore.operations.runs import take_operation
 from distop.metastore.records.member import LeaderRecord, MemberRecord

@@ -12,8 +12,7 @@ from urllib.parse import quote
 
 import pytest
 
-from distop.coordinator.config import CoordinatorConfig
-from distop.coordinator.service import Coordinator
+from distop.coordinator.service import Coordinator, CoordinatorConfig
 from distop.coordinator.views.following import Following
 from distop.coordinator.web.reads import HISTORY, LIVE, TABLES
 from distop.errors import InvalidArgument, Unavailable

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from distop.coordinator.config import CoordinatorConfig
-from distop.coordinator.service import Coordinator
+from distop.coordinator.service import Coordinator, CoordinatorConfig
 from distop.errors import (
     Compacted,
     EtcdDenied,
@@ -23,8 +22,7 @@ from distop.errors import (
     OutcomeUnknown,
 )
 from distop.metastore.etcd.client import EtcdClient, RangePage
-from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.etcd.deadline import within
+from distop.metastore.etcd.config import EtcdConfig, within
 from distop.metastore.etcd.embedded import EtcdProcess, free_port
 from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.etcd.txn import (

@@ -9,8 +9,7 @@ import pytest_asyncio
 from distop.errors import Compacted, EtcdOutOfSpace, EtcdUnavailable, LeaseLost, OutcomeUnknown
 from distop.metastore.etcd import channels, together
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.etcd.deadline import within
+from distop.metastore.etcd.config import EtcdConfig, within
 from distop.metastore.etcd.together import IN_FLIGHT, MAX_BYTES, Together
 from distop.metastore.etcd.txn import Get, Put, Txn, TxnResult, absent
 from distop.metastore.etcd.update import settle

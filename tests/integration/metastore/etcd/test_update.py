@@ -18,8 +18,7 @@ from distop.errors import (
     OutcomeUnknown,
 )
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.etcd.deadline import within
+from distop.metastore.etcd.config import EtcdConfig, within
 from distop.metastore.etcd.txn import Get, Put, Txn, TxnResult, absent, created_at, unchanged
 from distop.metastore.etcd.update import MAX_RACES, MAX_TRIES, settle, update
 from support.etcd.lossy import Fault, LossyClient

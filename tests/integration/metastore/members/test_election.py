@@ -11,8 +11,7 @@ from distop.errors import EtcdOutOfSpace, EtcdUnavailable, LeaseLost, OutcomeUnk
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Txn
 from distop.metastore.etcd.update import MAX_TRIES
-from distop.metastore.members.election import Epoch, campaign, resign
-from distop.metastore.members.lease import LeaseSession
+from distop.metastore.members.lease import Epoch, LeaseSession, campaign, resign
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.member import LeaderRecord
 from distop.metastore.records.record import decode

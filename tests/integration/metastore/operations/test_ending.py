@@ -18,20 +18,21 @@ from distop.errors import (
 from distop.metastore.backlog.batches import DONE, OrderingRecord
 from distop.metastore.etcd.client import Listing
 from distop.metastore.etcd.txn import MAX_OPS, DeleteRange, KeyValue, Put, Txn, TxnResult, unchanged
-from distop.metastore.members.election import Epoch, campaign, resign
-from distop.metastore.members.lease import LeaseSession
+from distop.metastore.members.lease import Epoch, LeaseSession, campaign, resign
 from distop.metastore.operations import retention
 from distop.metastore.operations.ending import (
     COLLECT_BITE,
     Finished,
     FinishParts,
+    apply_resolve,
     collect,
     finish,
     finish_txn,
+    note_failure,
     request_cancel,
+    request_resolve,
     seal,
 )
-from distop.metastore.operations.parking import apply_resolve, note_failure, request_resolve
 from distop.metastore.operations.retention import EVERY, prune, prune_after
 from distop.metastore.records.keyspace import OperationKeys, TableKeys
 from distop.metastore.records.member import LeaderRecord

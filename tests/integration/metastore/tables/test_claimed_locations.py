@@ -10,8 +10,7 @@ from distop.errors import AlreadyExists, InvalidArgument, LocationInUse
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Put, Txn
 from distop.metastore.etcd.update import settle
-from distop.metastore.records.locations import canonical
-from distop.metastore.tables.locations import LocationClaim
+from distop.metastore.tables.locations import LocationClaim, canonical
 from support.etcd.lossy import Fault, LossyClient
 
 MANY = 1_000

@@ -15,7 +15,7 @@ from distop.coordinator.starting.services import Term
 from distop.coordinator.state.tracker import Tracked
 from distop.errors import Busy, CallTimeout, DistopError, LeadershipLost, OperationPaused
 from distop.metastore.etcd.txn import KeyValue
-from distop.metastore.members.election import Epoch
+from distop.metastore.members.lease import Epoch
 from distop.metastore.records.keyspace import Keyspace
 from distop.metastore.records.operation import COMMITTING, RUNNING, CompletionRecord, OperationArg
 from distop.operations.registry import Registry

@@ -29,8 +29,7 @@ from distop.executor.launch.settings import (
     refuse_unusable,
     with_retries,
 )
-from distop.executor.launch.spark import master_away
-from distop.executor.launch.spark_frame import SparkFrame, _ran_twice
+from distop.executor.launch.spark import SparkFrame, _ran_twice, master_away
 from distop.executor.launch.spark_job import _cause
 from distop.executor.launch.spark_task import SparkTask
 from distop.metastore.etcd.embedded import free_port

@@ -31,10 +31,10 @@ from distop.lake.storage.storage import (
     opened_with,
     storage_from,
 )
-from distop.metastore.records.locations import canonical
 from distop.metastore.records.operation import OperationArg
 from distop.metastore.records.record import encode
 from distop.metastore.records.table import TableRecord
+from distop.metastore.tables.locations import canonical
 from distop.sources.formats.files import OpenFile, find_files
 from distop.sources.kafka.client import consumer_settings
 from distop.spark_jobs.tables import open_snapshot

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distop.errors import InvalidArgument
-from distop.metastore.records.locations import MAX_DEPTH, canonical, place_of, places_above
+from distop.metastore.tables.locations import MAX_DEPTH, canonical, place_of, places_above
 
 SPELLINGS = {
     "file:///a/b": [
