@@ -7,8 +7,7 @@ import time
 import uuid
 from typing import Any
 
-import grpc.aio
-
+from distop.coordinator.api.calls import Context
 from distop.coordinator.starting.body import check_scope, options_of
 from distop.coordinator.views.listing import PageToken, check_table, continued_listing, fitting, page_of
 from distop.coordinator.views.messages import batch_message, ordering_message
@@ -52,8 +51,8 @@ class BacklogService(distop_pb2_grpc.BacklogServiceServicer):
         self._client = client
         self._registry = registry
 
-    async def EnqueueBatch(  # noqa: N802 - the name of the RPC
-        self, request: pb.EnqueueBatchRequest, context: grpc.aio.ServicerContext[Any, Any]
+    async def EnqueueBatch(
+        self, request: pb.EnqueueBatchRequest, context: Context
     ) -> pb.EnqueueBatchResponse:
         keys = self._keys(request.table)
         kind = self._registry.get(check_type(request.type))
@@ -100,9 +99,7 @@ class BacklogService(distop_pb2_grpc.BacklogServiceServicer):
             markers_json=to_json(answer.markers, "markers"),
         )
 
-    async def ListBacklog(  # noqa: N802
-        self, request: pb.ListBacklogRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> pb.ListBacklogResponse:
+    async def ListBacklog(self, request: pb.ListBacklogRequest, context: Context) -> pb.ListBacklogResponse:
         keys = self._keys(request.table)
         if request.batch:
             return await self._batch(keys, check_batch(request.batch))
@@ -146,9 +143,7 @@ class BacklogService(distop_pb2_grpc.BacklogServiceServicer):
             batches=fitting(batches), ordering=ordering_message(keys.name, ordering, read.revision)
         )
 
-    async def SetOrdering(  # noqa: N802
-        self, request: pb.SetOrderingRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> pb.Ordering:
+    async def SetOrdering(self, request: pb.SetOrderingRequest, context: Context) -> pb.Ordering:
         keys = self._keys(request.table)
         given = {name: getattr(request, name) for name in _SETTINGS if request.HasField(name)}
         if given.get("before"):
@@ -159,9 +154,7 @@ class BacklogService(distop_pb2_grpc.BacklogServiceServicer):
         record = await set_ordering(self._client, keys, given, request=call, also=(audit,))
         return ordering_message(keys.name, record)
 
-    async def ControlBacklog(  # noqa: N802
-        self, request: pb.ControlBacklogRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> pb.Ordering:
+    async def ControlBacklog(self, request: pb.ControlBacklogRequest, context: Context) -> pb.Ordering:
         keys, now = self._keys(request.table), time.time()
         batch = check_batch(request.batch) if request.batch else ""
         call = request.request_id or uuid.uuid4().hex

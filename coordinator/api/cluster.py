@@ -8,12 +8,10 @@ import time
 import uuid
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any
-
-import grpc.aio
 
 from distop.coordinator.access.callers import caller, changed, is_of
 from distop.coordinator.access.gate import Gate
+from distop.coordinator.api.calls import Context
 from distop.coordinator.doctor.findings import finding_message
 from distop.coordinator.doctor.liveness import Patience
 from distop.coordinator.doctor.records import remove_unreadable
@@ -55,14 +53,10 @@ class AccessService(distop_pb2_grpc.AccessServiceServicer):
         self._client = client
         self._gate = gate
 
-    async def ListGrants(  # noqa: N802 - the name of the RPC
-        self, request: pb.ListGrantsRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> pb.ListGrantsResponse:
+    async def ListGrants(self, request: pb.ListGrantsRequest, context: Context) -> pb.ListGrantsResponse:
         return _response(await self._gate.policies.present())
 
-    async def ChangeGrants(  # noqa: N802
-        self, request: pb.ChangeGrantsRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> pb.ListGrantsResponse:
+    async def ChangeGrants(self, request: pb.ChangeGrantsRequest, context: Context) -> pb.ListGrantsResponse:
         if not self._gate.identifies_callers:
             raise PreconditionFailed(
                 "this coordinator cannot identify callers: a policy would lock everyone out",
@@ -125,14 +119,10 @@ class ClusterService(distop_pb2_grpc.ClusterServiceServicer):
         self._client = client
         self._work = work
 
-    async def ListMembers(  # noqa: N802 - the name of the RPC
-        self, request: pb.ListMembersRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> pb.ListMembersResponse:
+    async def ListMembers(self, request: pb.ListMembersRequest, context: Context) -> pb.ListMembersResponse:
         return pb.ListMembersResponse(members=await read_member_messages(self._client))
 
-    async def DrainCoordinator(  # noqa: N802
-        self, request: pb.DrainCoordinatorRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> pb.Member:
+    async def DrainCoordinator(self, request: pb.DrainCoordinatorRequest, context: Context) -> pb.Member:
         keyspace, by = self._client.keyspace, request.requested_by
         action = "undrain" if request.undo else "drain"
         at, reason = time.time(), request.reason
@@ -145,9 +135,7 @@ class ClusterService(distop_pb2_grpc.ClusterServiceServicer):
         await prune_softly(self._client, keyspace.audit_prefix)
         return member_message(record, "coordinator")
 
-    async def RemoveKey(  # noqa: N802
-        self, request: pb.RemoveKeyRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> pb.RemoveKeyResponse:
+    async def RemoveKey(self, request: pb.RemoveKeyRequest, context: Context) -> pb.RemoveKeyResponse:
         space, key, audit = self._client.keyspace, request.key, None
         if request.fix:
             by, at = request.requested_by, time.time()
@@ -157,9 +145,7 @@ class ClusterService(distop_pb2_grpc.ClusterServiceServicer):
             await prune_softly(self._client, space.audit_prefix)
         return pb.RemoveKeyResponse(finding=None if reported is None else finding_message(reported))
 
-    async def ListAudit(  # noqa: N802
-        self, request: pb.ListAuditRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> pb.ListAuditResponse:
+    async def ListAudit(self, request: pb.ListAuditRequest, context: Context) -> pb.ListAuditResponse:
         keyspace = self._client.keyspace
         trails: tuple[bytes, ...] = (keyspace.audit_prefix, keyspace.denials_prefix)
         if request.table:
@@ -180,9 +166,7 @@ class ClusterService(distop_pb2_grpc.ClusterServiceServicer):
             response.next_page_token = PageToken(revision, response.entries[-1].id).encode()
         return response
 
-    async def ListLeaders(  # noqa: N802
-        self, request: pb.ListLeadersRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> pb.ListLeadersResponse:
+    async def ListLeaders(self, request: pb.ListLeadersRequest, context: Context) -> pb.ListLeadersResponse:
         keyspace = self._client.keyspace
         index = await self._client.scan(keyspace.active, keys_only=True)
         response = pb.ListLeadersResponse()
@@ -208,8 +192,8 @@ class ClusterService(distop_pb2_grpc.ClusterServiceServicer):
                 )
         return response
 
-    async def Diagnose(  # noqa: N802
-        self, request: pb.DiagnoseRequest, context: grpc.aio.ServicerContext[Any, Any]
+    async def Diagnose(
+        self, request: pb.DiagnoseRequest, context: Context
     ) -> AsyncGenerator[pb.DiagnoseResponse, None]:
         table = check_table_name(request.table) if request.table else ""
         patience = Patience()

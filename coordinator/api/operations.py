@@ -11,9 +11,7 @@ from contextlib import aclosing, suppress
 from functools import partial
 from typing import Any
 
-import grpc.aio
-
-from distop.coordinator.api.calls import in_time
+from distop.coordinator.api.calls import Context, in_time
 from distop.coordinator.starting.body import StartBody, operation_arg, seconds
 from distop.coordinator.starting.planner import Planning
 from distop.coordinator.starting.services import Services
@@ -105,9 +103,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
 
     # -- start -----------------------------------------------------------------------------------------
 
-    async def StartOperation(  # noqa: N802 - the name of the RPC
-        self, request: pb.StartOperationRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> pb.Operation:
+    async def StartOperation(self, request: pb.StartOperationRequest, context: Context) -> pb.Operation:
         left_s = min(context.time_remaining() or DEFAULT_CALL_S, DEFAULT_CALL_S)
         # First of all: a call that is sent away must cost as little as possible.
         async with self._services.admission.admitted(request.started_by, request.table, left_s):
@@ -132,7 +128,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
         request_id: str,
         call: str,
         started_by: str,
-        context: grpc.aio.ServicerContext[Any, Any],
+        context: Context,
     ) -> pb.Operation:
         """Start what a schedule starts for a tick, or return what was started for it before."""
         left_s = min(context.time_remaining() or DEFAULT_CALL_S, DEFAULT_CALL_S)
@@ -185,8 +181,8 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
         tracked = Tracked(keys.operation(operation), started.arg, first_state(started.arg), started.revision)
         return from_tracked(tracked, started.revision)
 
-    async def PreviewOperation(  # noqa: N802
-        self, request: pb.StartOperationRequest, context: grpc.aio.ServicerContext[Any, Any]
+    async def PreviewOperation(
+        self, request: pb.StartOperationRequest, context: Context
     ) -> pb.OperationPreview:
         body = await StartBody.of(request, self._planner.work)
         keys = self._client.keyspace.table(body.table)
@@ -214,9 +210,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
 
     # -- get, list, cancel -----------------------------------------------------------------------------
 
-    async def GetOperation(  # noqa: N802
-        self, request: pb.GetOperationRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> pb.Operation:
+    async def GetOperation(self, request: pb.GetOperationRequest, context: Context) -> pb.Operation:
         operation = OperationId.parse(request.name)
         if request.events:
             return await read_operation(self._client, operation, self._caches.leaders, events=True)
@@ -233,9 +227,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
                         await followed.changed.wait()
         return await self._get(operation)
 
-    async def ListTraces(  # noqa: N802
-        self, request: pb.GetOperationRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> pb.ListTracesResponse:
+    async def ListTraces(self, request: pb.GetOperationRequest, context: Context) -> pb.ListTracesResponse:
         operation = OperationId.parse(request.name)
         keys = self._client.keyspace.table(operation.table)
         wanted = (keys.table, keys.operation(operation).arg, keys.history(operation))
@@ -254,8 +246,8 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
         traces = await self._planner.work.blocking(record.name, label, *given, limit_s=limit_s)
         return pb.ListTracesResponse(traces=[message_of(pb.Trace, trace) for trace in traces])
 
-    async def ListQuarantinedRows(  # noqa: N802
-        self, request: pb.ListQuarantinedRowsRequest, context: grpc.aio.ServicerContext[Any, Any]
+    async def ListQuarantinedRows(
+        self, request: pb.ListQuarantinedRowsRequest, context: Context
     ) -> pb.ListQuarantinedRowsResponse:
         operation = OperationId.parse(request.name)
         keys = self._client.keyspace.table(operation.table)
@@ -278,14 +270,12 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
             record.name, "reading quarantined rows", look, limit_s=limit_s
         )
 
-    async def ListOperations(  # noqa: N802
-        self, request: pb.ListOperationsRequest, context: grpc.aio.ServicerContext[Any, Any]
+    async def ListOperations(
+        self, request: pb.ListOperationsRequest, context: Context
     ) -> pb.ListOperationsResponse:
         return await list_operations(self._client, request)
 
-    async def CancelOperation(  # noqa: N802
-        self, request: pb.CancelOperationRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> pb.Operation:
+    async def CancelOperation(self, request: pb.CancelOperationRequest, context: Context) -> pb.Operation:
         operation, table, who, audit = self._asked(request, "cancel")
         record = CancelRecord(**who)
         with suppress(OperationNotFound):  # finished meanwhile, or unknown: the answer below says which
@@ -293,9 +283,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
             log.info("cancel_requested", extra={"operation": str(operation), "first": first})
         return await self._get(operation)
 
-    async def ResolveOperation(  # noqa: N802
-        self, request: pb.ResolveOperationRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> pb.Operation:
+    async def ResolveOperation(self, request: pb.ResolveOperationRequest, context: Context) -> pb.Operation:
         request_id = check_name(request.request_id or uuid.uuid4().hex, "request_id")
         operation, table, who, audit = self._asked(request, f"resolve-{request.action}", request_id)
         decision = ResolveRecord(action=request.action, **who)
@@ -308,14 +296,10 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
         log.info("resolve_requested", extra={"operation": str(operation), "action": decision.action})
         return await self._get(operation)
 
-    async def PauseOperation(  # noqa: N802
-        self, request: pb.PauseOperationRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> pb.Operation:
+    async def PauseOperation(self, request: pb.PauseOperationRequest, context: Context) -> pb.Operation:
         return await self._hold(request, "pause")
 
-    async def ResumeOperation(  # noqa: N802
-        self, request: pb.ResumeOperationRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> pb.Operation:
+    async def ResumeOperation(self, request: pb.ResumeOperationRequest, context: Context) -> pb.Operation:
         return await self._hold(request, "resume")
 
     async def _hold(
@@ -358,8 +342,8 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
 
     # -- watch -----------------------------------------------------------------------------------------
 
-    async def WatchOperation(  # noqa: N802
-        self, request: pb.WatchOperationRequest, context: grpc.aio.ServicerContext[Any, Any]
+    async def WatchOperation(
+        self, request: pb.WatchOperationRequest, context: Context
     ) -> AsyncGenerator[bytes | pb.OperationUpdate, None]:
         operation = OperationId.parse(request.name)
         heartbeat_s = max(seconds(request.heartbeat) or DEFAULT_HEARTBEAT_S, 0.1)

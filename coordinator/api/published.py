@@ -13,11 +13,10 @@ from contextlib import suppress
 from datetime import datetime
 from functools import partial, reduce
 from itertools import islice
-from typing import Any, TypeVar
-
-import grpc.aio
+from typing import TypeVar
 
 from distop.commit.contract import BRANCH
+from distop.coordinator.api.calls import Context
 from distop.coordinator.views.listing import DEFAULT_PAGE, MAX_PAGE, PAGE_BYTES, PageToken, no_token
 from distop.coordinator.work.work import LIMIT_S, Work
 from distop.errors import (
@@ -136,9 +135,7 @@ MAX_WHY = 500
 class PublishedCalls(StoredCalls, distop_pb2_grpc.TableServiceServicer):
     """The part of ``TableService`` about what is published; stateless."""
 
-    async def DescribeTable(  # noqa: N802 - the name of the RPC
-        self, request: pb.GetTableRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> pb.TableContent:
+    async def DescribeTable(self, request: pb.GetTableRequest, context: Context) -> pb.TableContent:
         from distop.coordinator.views.contents import content_of
 
         table, head = await self._published(request.name)
@@ -165,8 +162,8 @@ class PublishedCalls(StoredCalls, distop_pb2_grpc.TableServiceServicer):
                 break
         return content
 
-    async def ListSnapshots(  # noqa: N802
-        self, request: pb.ListSnapshotsRequest, context: grpc.aio.ServicerContext[Any, Any]
+    async def ListSnapshots(
+        self, request: pb.ListSnapshotsRequest, context: Context
     ) -> pb.ListSnapshotsResponse:
         from distop.coordinator.views.contents import snapshots_of
 
@@ -188,8 +185,8 @@ class PublishedCalls(StoredCalls, distop_pb2_grpc.TableServiceServicer):
             response.next_page_token = PageToken(1, str(response.snapshots[-1].snapshot_id)).encode()
         return response
 
-    async def GetWatermarks(  # noqa: N802
-        self, request: pb.GetWatermarksRequest, context: grpc.aio.ServicerContext[Any, Any]
+    async def GetWatermarks(
+        self, request: pb.GetWatermarksRequest, context: Context
     ) -> pb.GetWatermarksResponse:
         if request.page_size < 0:
             raise InvalidArgument("page_size is negative", details={"field": "page_size"})
@@ -221,8 +218,8 @@ class PublishedCalls(StoredCalls, distop_pb2_grpc.TableServiceServicer):
         await self._in_thread(keys.name, "reading watermarks", read)
         return response
 
-    async def ChangeWatermarks(  # noqa: N802
-        self, request: pb.ChangeWatermarksRequest, context: grpc.aio.ServicerContext[Any, Any]
+    async def ChangeWatermarks(
+        self, request: pb.ChangeWatermarksRequest, context: Context
     ) -> pb.GetWatermarksResponse:
         _check(request)
         keys = self._client.keyspace.table(check_table_name(request.table))
@@ -323,9 +320,7 @@ def _folder(marks: Marks, source: str) -> dict[str, dict[str, str]]:
 class IndexService(StoredCalls, distop_pb2_grpc.IndexServiceServicer):
     """The handlers; stateless."""
 
-    async def ListIndexes(  # noqa: N802 - the name of the RPC
-        self, request: pb.ListIndexesRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> pb.ListIndexesResponse:
+    async def ListIndexes(self, request: pb.ListIndexesRequest, context: Context) -> pb.ListIndexesResponse:
         table, head = await self._published(request.table)
         indexes = await read_indexes(self._client, self._client.keyspace.table(table.name))
         present = None

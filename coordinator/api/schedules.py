@@ -8,10 +8,10 @@ import time
 import uuid
 from typing import Any
 
-import grpc.aio
 import msgspec
 
 from distop.coordinator.access.callers import caller
+from distop.coordinator.api.calls import Context
 from distop.coordinator.api.operations import OperationService
 from distop.coordinator.schedules.due import (
     Condition,
@@ -70,9 +70,7 @@ class ScheduleService(distop_pb2_grpc.ScheduleServiceServicer):
         self._client, self._operations = services.client, operations
         self._work, self._registry = services.planning, services.registry
 
-    async def AddSchedule(  # noqa: N802 - the name of the RPC
-        self, request: pb.AddScheduleRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> pb.Schedule:
+    async def AddSchedule(self, request: pb.AddScheduleRequest, context: Context) -> pb.Schedule:
         now, name = time.time(), _name(request.name)
         # All that can be checked about a start without planning it.
         start = pb.StartOperationRequest(
@@ -131,17 +129,15 @@ class ScheduleService(distop_pb2_grpc.ScheduleServiceServicer):
         log.info("schedule_added", extra={"table": keys.name, "schedule": name})
         return schedule_message(keys.name, name, record)
 
-    async def ListSchedules(  # noqa: N802
-        self, request: pb.ListSchedulesRequest, context: grpc.aio.ServicerContext[Any, Any]
+    async def ListSchedules(
+        self, request: pb.ListSchedulesRequest, context: Context
     ) -> pb.ListSchedulesResponse:
         keys = self._keys(request.table)
         records, revision = await read_schedules(self._client, keys)
         messages = [_listed(keys.name, name, record) for name, record in records.items()]
         return pb.ListSchedulesResponse(schedules=messages, revision=revision)
 
-    async def ControlSchedule(  # noqa: N802
-        self, request: pb.ControlScheduleRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> pb.Schedule:
+    async def ControlSchedule(self, request: pb.ControlScheduleRequest, context: Context) -> pb.Schedule:
         keys, name, now = self._keys(request.table), _name(request.name), time.time()
         call = request.request_id or uuid.uuid4().hex
         action = f"{request.action}-schedule"
@@ -176,9 +172,7 @@ class ScheduleService(distop_pb2_grpc.ScheduleServiceServicer):
             return pb.Schedule(table=keys.name, name=name)
         return schedule_message(keys.name, name, changed)
 
-    async def RunSchedule(  # noqa: N802
-        self, request: pb.RunScheduleRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> pb.Operation:
+    async def RunSchedule(self, request: pb.RunScheduleRequest, context: Context) -> pb.Operation:
         keys, name = self._keys(request.table), _name(request.name)
         record = await read_schedule(self._client, keys, name)
         check_times(record)

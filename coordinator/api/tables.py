@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import grpc.aio
 import msgspec
 
+from distop.coordinator.api.calls import Context
 from distop.coordinator.api.published import PublishedCalls
 from distop.coordinator.views.listing import PageToken, continued_listing, first_tables, fitting, page_of
 from distop.coordinator.views.tables import explain, read_table_message, read_table_messages
@@ -180,9 +180,7 @@ def _check_options(record: TableRecord) -> None:
 class TableService(PublishedCalls):
     """The handlers; stateless."""
 
-    async def CreateTable(  # noqa: N802 - the name of the RPC
-        self, request: pb.CreateTableRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> pb.Table:
+    async def CreateTable(self, request: pb.CreateTableRequest, context: Context) -> pb.Table:
         request_id = check_name(request.request_id or uuid.uuid4().hex, "request_id")
         record = _checked(request, request_id)
         await self._in_thread(record.name, "checking options", _check_options, record)
@@ -230,14 +228,10 @@ class TableService(PublishedCalls):
         await prune_softly(self._client, keys.keyspace.audit_prefix)
         return await read_table_message(self._client, record.name)
 
-    async def GetTable(  # noqa: N802
-        self, request: pb.GetTableRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> pb.Table:
+    async def GetTable(self, request: pb.GetTableRequest, context: Context) -> pb.Table:
         return await read_table_message(self._client, check_table_name(request.name))
 
-    async def ListTables(  # noqa: N802
-        self, request: pb.ListTablesRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> pb.ListTablesResponse:
+    async def ListTables(self, request: pb.ListTablesRequest, context: Context) -> pb.ListTablesResponse:
         size, token = await page_of(self._client, request)
         response = pb.ListTablesResponse()
         with continued_listing():
@@ -250,26 +244,18 @@ class TableService(PublishedCalls):
             response.next_page_token = PageToken(token.revision, last).encode()
         return response
 
-    async def ExplainTable(  # noqa: N802
-        self, request: pb.GetTableRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> pb.Explanation:
+    async def ExplainTable(self, request: pb.GetTableRequest, context: Context) -> pb.Explanation:
         table = await read_table_message(self._client, check_table_name(request.name))
         reason = await explain(self._client, table, now=time.time())
         return pb.Explanation(table=table.name, mood=reason.mood.name.lower(), sentence=reason.sentence)
 
-    async def PauseTable(  # noqa: N802
-        self, request: pb.PauseTableRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> pb.Table:
+    async def PauseTable(self, request: pb.PauseTableRequest, context: Context) -> pb.Table:
         return await self._hold(request, "pause")
 
-    async def ResumeTable(  # noqa: N802
-        self, request: pb.ResumeTableRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> pb.Table:
+    async def ResumeTable(self, request: pb.ResumeTableRequest, context: Context) -> pb.Table:
         return await self._hold(request, "resume")
 
-    async def AlterTable(  # noqa: N802
-        self, request: pb.AlterTableRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> pb.Table:
+    async def AlterTable(self, request: pb.AlterTableRequest, context: Context) -> pb.Table:
         keys = self._client.keyspace.table(check_table_name(request.name))
         first = await Altering(self._client, self._in_thread).alter(keys, request)
         log.info(
@@ -278,9 +264,7 @@ class TableService(PublishedCalls):
         await prune_softly(self._client, keys.audit_prefix)
         return await read_table_message(self._client, keys.name)
 
-    async def DropTable(  # noqa: N802
-        self, request: pb.DropTableRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> pb.DropTableResponse:
+    async def DropTable(self, request: pb.DropTableRequest, context: Context) -> pb.DropTableResponse:
         keys = self._client.keyspace.table(check_table_name(request.name))
         by, at = request.requested_by, time.time()
         action = "purge-table" if request.purge else "drop-table"
