@@ -7,7 +7,6 @@ separator: a scan of table ``orders`` never includes ``orders2``, one of instanc
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from zlib import crc32
 
@@ -164,9 +163,8 @@ class TableKeys:
         return OperationKeys(root, operation, self.keyspace)
 
 
-@dataclass(frozen=True)
 class Keyspace:
-    """All keys of one installation.
+    """All keys of one installation; equal for equal names.
 
     Parameters
     ----------
@@ -174,14 +172,54 @@ class Keyspace:
         The first component of every key; several installations share one etcd under different names.
     """
 
-    name: str = "distOp"
+    def __init__(self, name: str = "distOp") -> None:
+        self.name = check_name(name, "keyspace prefix")
+        prefix = self.prefix = escape(name).encode() + b"."
+        self.coordinators = prefix + b"_coordinators."
+        self.executors = prefix + b"_executors."
+        self.places = prefix + b"_places."
+        """One key per role and host: the service that began there last, unless it has ended as it should."""
+        self.active = prefix + b"_active."
+        """One key per operation that still has keys, so that finding work needs no scan of all tables."""
+        self.installation = prefix + b"_installation"
+        """The layout of all these keys."""
+        self.backup = prefix + b"_backup"
+        """Exists during a backup: so it is in the backup, and in an etcd restored from it."""
+        self.tables = prefix + b"_tables."
+        """One key per table, so that listing names need not skip from table to table."""
+        self.tombstones = prefix + b"_dropped."
+        """One key per table that is being dropped, or renamed."""
+        self.views = prefix + b"_views."
+        """Iceberg views: one key each. Their names are in the namespace of tables, see
+        :attr:`TableKeys.view`."""
+        self.waiting = prefix + b"_waiting."
+        """One key per running operation without an executor, spread over shares: see :meth:`share_of`."""
+        self.paused = prefix + b"_paused."
+        """One key per paused table and operation, so that not all of them must be read."""
+        self.audit_prefix = prefix + b"_audit."
+        """The audit trail for actions on no table, or on one that is gone."""
+        self.denials_prefix = prefix + b"_denied."
+        """The audit trail of refused calls. They have their own, so that they push no action out."""
+        self.alerts = prefix + b"_alerts."
+        """One key per alert that was delivered and has not ended."""
+        self.alert_cursor = prefix + b"_alertCursor"
+        self.policy = prefix + b"_policy"
+        """The access policy."""
+        self.backlog_tables = prefix + b"_backlog."
+        """One key per table whose backlog a leader should look at."""
+        self.agendas = prefix + b"_schedules."
+        """One key per table with schedules: when a leader must look at them. Coordinators follow these keys,
+        and neither the tables nor the schedules."""
+        self.namespaces = prefix + b"_namespaces."
+        """Iceberg namespaces and their properties."""
+        self.locations = prefix + b"_locations."
+        """One key per table: the location that it claims."""
 
-    def __post_init__(self) -> None:
-        check_name(self.name, "keyspace prefix")
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Keyspace) and other.name == self.name
 
-    @cached_property
-    def prefix(self) -> bytes:
-        return escape(self.name).encode() + b"."
+    def __hash__(self) -> int:
+        return hash(self.name)
 
     def table(self, name: str) -> TableKeys:
         return _table_keys(self, name)
@@ -190,100 +228,6 @@ class Keyspace:
         return self.table(operation.table).operation(operation)
 
     # -- members, and the index of active operations -----------------------------------------------
-
-    @cached_property
-    def coordinators(self) -> bytes:
-        return self.prefix + b"_coordinators."
-
-    @cached_property
-    def executors(self) -> bytes:
-        return self.prefix + b"_executors."
-
-    @cached_property
-    def places(self) -> bytes:
-        """One key per role and host: the service that began there last, unless it has ended as it should."""
-        return self.prefix + b"_places."
-
-    @cached_property
-    def active(self) -> bytes:
-        """One key per operation that still has keys, so that finding work needs no scan of all tables."""
-        return self.prefix + b"_active."
-
-    @cached_property
-    def installation(self) -> bytes:
-        """The layout of all these keys."""
-        return self.prefix + b"_installation"
-
-    @cached_property
-    def backup(self) -> bytes:
-        """Exists during a backup: so it is in the backup, and in an etcd restored from it."""
-        return self.prefix + b"_backup"
-
-    @cached_property
-    def tables(self) -> bytes:
-        """One key per table, so that listing names need not skip from table to table."""
-        return self.prefix + b"_tables."
-
-    @cached_property
-    def views(self) -> bytes:
-        """Iceberg views: one key each. Their names are in the namespace of tables, see
-        :attr:`TableKeys.view`."""
-        return self.prefix + b"_views."
-
-    @cached_property
-    def waiting(self) -> bytes:
-        """One key per running operation without an executor, spread over shares: see :meth:`share_of`."""
-        return self.prefix + b"_waiting."
-
-    @cached_property
-    def paused(self) -> bytes:
-        """One key per paused table and operation, so that not all of them must be read."""
-        return self.prefix + b"_paused."
-
-    @cached_property
-    def audit_prefix(self) -> bytes:
-        """The audit trail for actions on no table, or on one that is gone."""
-        return self.prefix + b"_audit."
-
-    @cached_property
-    def denials_prefix(self) -> bytes:
-        """The audit trail of refused calls. They have their own, so that they push no action out."""
-        return self.prefix + b"_denied."
-
-    @cached_property
-    def alerts(self) -> bytes:
-        """One key per alert that was delivered and has not ended."""
-        return self.prefix + b"_alerts."
-
-    @cached_property
-    def alert_cursor(self) -> bytes:
-        return self.prefix + b"_alertCursor"
-
-    @cached_property
-    def policy(self) -> bytes:
-        """The access policy."""
-        return self.prefix + b"_policy"
-
-    @cached_property
-    def backlog_tables(self) -> bytes:
-        """One key per table whose backlog a leader should look at."""
-        return self.prefix + b"_backlog."
-
-    @cached_property
-    def agendas(self) -> bytes:
-        """One key per table with schedules: when a leader must look at them. Coordinators follow these keys,
-        and neither the tables nor the schedules."""
-        return self.prefix + b"_schedules."
-
-    @cached_property
-    def namespaces(self) -> bytes:
-        """Iceberg namespaces and their properties."""
-        return self.prefix + b"_namespaces."
-
-    @cached_property
-    def locations(self) -> bytes:
-        """One key per table: the location that it claims."""
-        return self.prefix + b"_locations."
 
     def watermark_chunks(self, table_uuid: str) -> bytes:
         """The prefix of a table's chunks of watermarks. They keep their keys when the table is renamed, and
@@ -341,11 +285,6 @@ class Keyspace:
     def dropped(self, table: str) -> bytes:
         """The tombstone of a table that is being dropped, or renamed."""
         return self.tombstones + escape(table).encode()
-
-    @property
-    def tombstones(self) -> bytes:
-        """Prefix of the tombstones."""
-        return self.prefix + b"_dropped."
 
     def paused_table(self, table: str) -> bytes:
         return self.paused + escape(table).encode()
