@@ -62,7 +62,7 @@ from distop.metastore.operations.starting import BRIEFLY_S, REMEMBER_S
 from distop.metastore.records.member import HeldUp, LongCall
 from distop.metastore.tables.audit import Denials
 from distop.operations.registry import Registry
-from distop.process.loop import kept_running, notify_manager, settle_heap
+from distop.process.loop import cancel_all, kept_running, notify_manager, settle_heap
 from distop.process.template import NotLoaded
 from distop.process.tls import GRACE_S, MAX_AGE_S, AddressInUse, Tls, TlsConfig, check_address
 from distop.process.tracing import Tracer
@@ -377,9 +377,7 @@ class Coordinator:
             finally:
                 self.member = ""
                 # First stop acting, then release: nothing of this epoch runs once another one can begin.
-                leading.cancel()
-                reporting.cancel()
-                await asyncio.gather(leading, reporting, return_exceptions=True)
+                await cancel_all(leading, reporting)
 
 
 async def _load_types(registry: Registry, processes: Processes, threads: Executor) -> str:

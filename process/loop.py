@@ -15,7 +15,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from queue import SimpleQueue
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from distop.errors import DistopError
 
@@ -106,6 +106,14 @@ def event_of(event: threading.Event) -> asyncio.Event:
 
     threading.Thread(target=wait, name="distop-stop", daemon=True).start()
     return stop
+
+
+async def cancel_all(*tasks: asyncio.Future[Any] | None) -> None:
+    """Cancel tasks, and wait until they have ended, however they end. ``None`` is no task."""
+    running = [task for task in tasks if task is not None]
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
 
 
 class Daemons:

@@ -44,6 +44,7 @@ from distop.metastore.records.operation import (
     Retry,
 )
 from distop.operations.api import DistributedOperation, OperationView
+from distop.process.loop import cancel_all
 from distop.process.tracing import Span, Tracer
 
 if TYPE_CHECKING:
@@ -251,8 +252,7 @@ class Outside:
         finally:
             self.send(term, tracked, label, began, time.time(), error=error)
             self._calls.pop(tracked.keys.root, None)
-            calling.cancel()
-            await asyncio.gather(calling, return_exceptions=True)
+            await cancel_all(calling)
 
     def send(
         self,

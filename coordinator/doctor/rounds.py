@@ -51,6 +51,7 @@ from distop.metastore.etcd.health import read_health
 from distop.metastore.etcd.txn import Get
 from distop.metastore.records.table import TableRecord
 from distop.metastore.tables.audit import prune_softly
+from distop.process.loop import cancel_all
 
 if TYPE_CHECKING:
     from distop.coordinator.doctor.files import FileLooks
@@ -129,8 +130,7 @@ class Doctor:
             progress.done = True
             yield progress
         finally:
-            working.cancel()
-            await asyncio.gather(working, return_exceptions=True)
+            await cancel_all(working)
 
     async def _work(self, scope: Examination, results: Results) -> None:
         try:

@@ -48,6 +48,7 @@ from distop.metastore.records.keyspace import OperationKeys
 from distop.metastore.records.names import OperationId, escape, prefix_end
 from distop.metastore.records.operation import RUNNING, ErrorRecord, JobCountsRecord, OperationArg
 from distop.metastore.records.record import decode, encode
+from distop.process.loop import cancel_all
 from distop.process.tracing import Span
 
 log = logging.getLogger(__name__)
@@ -274,10 +275,7 @@ class TableDriver:
         self._cache.leave()
         for slot in slots:
             self._leaders.leave(slot.tracked)
-        tasks = [task for slot in slots for task in slot.tasks()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all(*(task for slot in slots for task in slot.tasks()))
         self._results.leave(self._keys.history_prefix)
 
     # -- reading etcd ----------------------------------------------------------------------------------
@@ -379,9 +377,7 @@ class TableDriver:
                         follower.result()
         finally:
             self._alarm.cancel()
-            for follower in followers:
-                follower.cancel()
-            await asyncio.gather(*followers, return_exceptions=True)
+            await cancel_all(*followers)
 
     async def _pump(self) -> None:
         """List the table, then apply changes as the watch delivers them.

@@ -40,7 +40,7 @@ from distop.metastore.records.member import LeaderRecord, MemberRecord
 from distop.metastore.records.record import decode
 from distop.metastore.records.table import DropRecord
 from distop.metastore.tables.registry import finish_drop
-from distop.process.loop import kept_running
+from distop.process.loop import cancel_all, kept_running
 
 DROPS_EVERY_S = 10.0
 """Seconds between two checks. A tombstone that is present in two of them was abandoned, not just created."""
@@ -80,9 +80,7 @@ async def finish_drops(client: EtcdClient, prefers_me: Callable[[str], bool], in
                         _finish_dropped(client, kv, seen_s, prefers_me, in_thread, turns)
                     )
     finally:
-        for task in under_way.values():
-            task.cancel()
-        await asyncio.gather(*under_way.values(), return_exceptions=True)
+        await cancel_all(*under_way.values())
 
 
 async def _finish_dropped(
@@ -202,13 +200,7 @@ class Leadership:
                 for name, follower in followers.items():
                     group.create_task(kept_running(name, follower), name=f"follow-{name}")
         finally:
-            await self._stop_all()
-
-    async def _stop_all(self) -> None:
-        tasks = list(self._leaders.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+            await cancel_all(*self._leaders.values())
 
     # -- following members and work --------------------------------------------------------------------
 
@@ -419,16 +411,16 @@ class Leadership:
         except (LeadershipLost, LeaseLost):
             raise
         except Exception:
-            await _cancelled(*acting)
+            await cancel_all(*acting)
             await self._resign(table, epoch)
             raise
         else:
             # Stop driving before the key is deleted: this epoch must not act once the next can begin.
-            await _cancelled(*acting)
+            await cancel_all(*acting)
             await self._resign(table, epoch)
         finally:
             draining.cancel()
-            await _cancelled(*acting)
+            await cancel_all(*acting)
             for kept in (self._drivers, self._schedules.tickers, self._turns):
                 kept.pop(table, None)
 
@@ -450,10 +442,3 @@ def _is_draining(kv: KeyValue) -> bool:
         return decode(kv.value, MemberRecord, kv.key).draining
     except CorruptRecord:
         return False  # of a newer version, which decides itself whether it leads
-
-
-async def _cancelled(*tasks: asyncio.Task[None]) -> None:
-    """Cancel tasks and wait until they have stopped."""
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)

@@ -26,6 +26,7 @@ from distop.metastore.operations.starting import (
 )
 from distop.metastore.records.operation import OperationArg
 from distop.operations.api import DistributedOperation, Plan
+from distop.process.loop import cancel_all
 
 log = logging.getLogger(__name__)
 
@@ -170,8 +171,7 @@ class Launcher:
                 await asyncio.wait({task}, timeout=LOOK_S)
             return task.result()
         finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await cancel_all(task)
 
     async def settled(self, txn: Txn, replied: Callable[[], None]) -> bool:
         """Send a transaction under the epoch; return whether it happened, according to the last answer.

@@ -31,6 +31,7 @@ from distop.metastore.operations.jobs import (
 from distop.metastore.operations.runs import Run
 from distop.metastore.records.operation import ClaimRecord
 from distop.metastore.records.record import decode
+from distop.process.loop import cancel_all
 
 log = logging.getLogger(__name__)
 
@@ -167,9 +168,7 @@ class ClaimDesk:
 
     async def close(self) -> None:
         """Stop everything in progress. Its claims end with its lease."""
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.gather(self._looking, return_exceptions=True)
+        await cancel_all(self._looking)
 
     # -- events of the watch over the run (see ClaimListener) ----------------------------------------
 

@@ -32,6 +32,7 @@ from distop.metastore.etcd.txn import Txn
 from distop.metastore.etcd.update import PATIENCE_S, settle
 from distop.metastore.operations import jobs
 from distop.metastore.operations.runs import Run
+from distop.process.loop import cancel_all
 
 log = logging.getLogger(__name__)
 
@@ -120,9 +121,7 @@ class MarkBatcher:
     async def close(self) -> None:
         """Drop unanswered marks without notifying their senders."""
         self._closed = True
-        for task in self._sending:
-            task.cancel()
-        await asyncio.gather(*self._sending, return_exceptions=True)
+        await cancel_all(*self._sending)
 
     def _send_what_fits(self) -> None:
         """Start transactions while there is room, the runs taking turns."""

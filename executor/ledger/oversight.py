@@ -21,7 +21,7 @@ from distop.metastore.operations.pausing import PauseIndex
 from distop.metastore.operations.runs import PAUSED, RUNNER_GONE, Run, why_over
 from distop.metastore.records.names import prefix_end
 from distop.metastore.records.operation import RUNNING
-from distop.process.loop import kept_running
+from distop.process.loop import cancel_all, kept_running
 
 log = logging.getLogger(__name__)
 
@@ -118,14 +118,11 @@ class Oversight:
 
     async def close(self) -> None:
         """Stop watching; listeners get no more events."""
-        tasks = [watched.task for watched in self._watched.values() if watched.task is not None]
-        tasks += [self._following] if self._following is not None else []
+        tasks = [watched.task for watched in self._watched.values()]
         for watched in self._watched.values():
             watched.stop()
         self._watched.clear()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all(self._following, *tasks)
 
     def _begin(self, watched: _Watched, known_at: int) -> None:
         watched.task = asyncio.create_task(

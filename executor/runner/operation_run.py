@@ -24,7 +24,7 @@ from distop.metastore.crashpoints import reached
 from distop.metastore.operations.jobs import Mark, Outcome, Tried, Verdict, failure_record, read_tries
 from distop.metastore.operations.runs import DynamicRun, Run, Taken, why_over, without_result
 from distop.operations import DistributedOperation
-from distop.process.loop import kept_running
+from distop.process.loop import cancel_all, kept_running
 from distop.process.tracing import Span
 
 log = logging.getLogger(__name__)
@@ -380,8 +380,7 @@ class DynamicOperationRun(OperationRun):
             raise
         finally:
             self._launched = None
-            noting.cancel()
-            await asyncio.gather(noting, return_exceptions=True)
+            await cancel_all(noting)
 
     async def _in_time(self, launched: LaunchedFrame) -> list[FrameResult]:
         """The results, unless the computation takes too long: then the operation fails."""

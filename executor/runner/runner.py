@@ -31,7 +31,7 @@ from distop.metastore.records.member import HeldUp
 from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import RunnerRecord
 from distop.operations import DistributedOperation
-from distop.process.loop import kept_running
+from distop.process.loop import cancel_all, kept_running
 from distop.process.tracing import Tracer
 
 log = logging.getLogger(__name__)
@@ -107,9 +107,7 @@ class Runner:
             try:
                 await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             finally:
-                for helper in helpers + ends:
-                    helper.cancel()
-                await asyncio.gather(*helpers, *ends, return_exceptions=True)
+                await cancel_all(*helpers, *ends)
                 await self._let_go("the runner stops" if stop.is_set() else "the runner's lease is lost")
         # The lease is revoked: other runners continue. Running tasks can mark nothing, but may clean up.
         await self._until_tasks_end(self._options.stop_s)
@@ -156,9 +154,7 @@ class Runner:
         if self._working:
             await asyncio.wait(self._working.values(), timeout=timeout_s)
         if cancel and self._working:
-            for task in list(self._working.values()):
-                task.cancel()
-            await asyncio.gather(*self._working.values(), return_exceptions=True)
+            await cancel_all(*self._working.values())
 
     # -- what to do ----------------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.records.names import OperationId
 from distop.operations import DistributedOperation, Registry
-from distop.process.loop import event_loop, event_of, kept_running, notify_manager, settle_heap
+from distop.process.loop import cancel_all, event_loop, event_of, kept_running, notify_manager, settle_heap
 from distop.process.tracing import Tracer
 
 if TYPE_CHECKING:
@@ -201,9 +201,7 @@ async def serve(
                 log.warning("runner_failed", extra={"member": runner.member, "error": str(error)})
                 await asyncio.sleep(_RETRY_S)
     finally:
-        if sweep is not None:
-            sweep.cancel()
-            await asyncio.gather(sweep, return_exceptions=True)
+        await cancel_all(sweep)
         await ledger.close()
         await launcher.close()
         await asyncio.to_thread(tracer.close)

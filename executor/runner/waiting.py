@@ -32,6 +32,7 @@ from distop.metastore.records.keyspace import SHARES, Keyspace
 from distop.metastore.records.member import MemberRecord
 from distop.metastore.records.names import OperationId, prefix_end
 from distop.metastore.records.record import decode
+from distop.process.loop import cancel_all
 
 log = logging.getLogger(__name__)
 
@@ -246,9 +247,7 @@ class WaitingOperations:
             try:
                 await self._moved.wait()
             finally:
-                if following is not None:
-                    following.cancel()
-                    await asyncio.gather(following, return_exceptions=True)
+                await cancel_all(following)
 
     def _waiting_changed(self, change: Listing | WatchBatch) -> None:
         if isinstance(change, Listing):

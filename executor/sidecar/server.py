@@ -36,7 +36,7 @@ from distop.metastore.operations.jobs import Claimed, Mark, Occupied, Verdict, c
 from distop.metastore.operations.runs import Run
 from distop.metastore.records.names import MAX_NAME_BYTES, OperationId
 from distop.metastore.records.operation import MAX_JOB_RECORD_BYTES
-from distop.process.loop import event_loop, kept_running, notify_manager, settle_heap
+from distop.process.loop import cancel_all, event_loop, kept_running, notify_manager, settle_heap
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -320,9 +320,8 @@ class Sidecar:
             self._leaves_claims = self.ledger.desk.leave_claims()
             for connection in list(self.connections):
                 connection.close()
-            sweep.cancel()
-            lease.cancel()
-            await asyncio.gather(lease, sweep, dead, return_exceptions=True)
+            await cancel_all(lease, sweep)
+            await asyncio.gather(dead, return_exceptions=True)
             await self.ledger.close()
             if metrics is not None:
                 await metrics.stop()
