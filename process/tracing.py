@@ -24,7 +24,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -108,7 +108,7 @@ class Trace:
         return _derived(f"{self.token}/{part}", 8)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Span:
     """One span. Times are in seconds since the Unix epoch."""
 
@@ -118,6 +118,7 @@ class Span:
     name: str
     began: float
     ended: float
+    _: KW_ONLY
     attributes: Mapping[str, object] = field(default_factory=dict)
     """By names without the prefix ``distop.``; empty ones are left out."""
     error: str = ""

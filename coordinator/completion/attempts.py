@@ -268,8 +268,7 @@ class Outside:
         """Send the span of a part of the completion; ``number`` tells apart what begins at the same time."""
         if self.tracer.on:
             part = f"{name}/{term.epoch.revision}/{began}/{number}"  # each attempt has its own
-            trace = tracked.arg.trace
-            self.tracer.send(Span(trace=trace, part=part, name=name, began=began, ended=ended, error=error))
+            self.tracer.send(Span(tracked.arg.trace, part, name, began, ended, error=error))
 
     def send_steps(self, term: Term, tracked: Tracked, took: Sequence[StepTime]) -> None:
         """Send the spans of commit steps."""

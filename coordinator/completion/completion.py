@@ -317,22 +317,13 @@ def last_spans(
     """The spans that the leader sends whose transaction has finished an operation: of the finish, of runs
     whose executor was lost, of all of it, and of the start of what follows it."""
     trace, now = tracked.arg.trace, time.time()
-    spans = [Span(trace=trace, part="finish", name="finish", began=began, ended=now)]
+    spans = [Span(trace, "finish", "finish", began, now)]
     taken: OperationEvent | None = None
     for happened in history.events:
         if happened.what == WAITS_AGAIN and happened.about == "lost" and taken is not None:
             part, lost = f"lost/{taken.by}/{taken.at}", {"executor": taken.by}
             error = "LEASE_LOST: the executor has ended without releasing the operation"
-            span = Span(
-                trace=trace,
-                part=part,
-                name="run",
-                began=taken.at,
-                ended=happened.at,
-                attributes=lost,
-                error=error,
-            )
-            spans.append(span)
+            spans.append(Span(trace, part, "run", taken.at, happened.at, attributes=lost, error=error))
         taken = happened if happened.what == TAKEN else taken
     attributes = {
         "operation": str(tracked.arg.id),
@@ -347,21 +338,11 @@ def last_spans(
     }
     error = f"{history.error_code}: {history.error}" if history.error_code else ""
     events = [(each.at, each.what, {"by": each.by, "about": each.about}) for each in history.events]
-    spans.append(
-        Span(
-            trace=trace,
-            part="",
-            name=tracked.arg.type,
-            began=history.started_at,
-            ended=now,
-            attributes=attributes,
-            error=error,
-            events=events,
-        )
-    )
+    root = trace, "", tracked.arg.type, history.started_at, now
+    spans.append(Span(*root, attributes=attributes, error=error, events=events))
     if follow_up is not None:
         arg = follow_up.arg
-        spans.append(Span(trace=arg.trace, part="start", name="start", began=arg.started_at, ended=now))
+        spans.append(Span(arg.trace, "start", "start", arg.started_at, now))
     return spans
 
 

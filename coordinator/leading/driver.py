@@ -575,24 +575,12 @@ class TableDriver:
                 )
                 if sealed.state == action.after:
                     tracked.timeline.add(happened)
-                    self._services.tracer.send(
-                        Span(
-                            trace=tracked.arg.trace,
-                            part=f"seal/{action.after.decode()}/{self._term.epoch.revision}",
-                            name="seal",
-                            began=began,
-                            ended=self._wall(),
-                            attributes={"state": action.after.decode(), "leader": self._member},
-                        )
-                    )
-                log.info(
-                    "operation_sealed",
-                    extra={
-                        **self._term.fields,
-                        "operation": str(tracked.arg.id),
-                        "state": sealed.state.decode(),
-                    },
-                )
+                    part = f"seal/{action.after.decode()}/{self._term.epoch.revision}"
+                    facts = {"state": action.after.decode(), "leader": self._member}
+                    span = Span(tracked.arg.trace, part, "seal", began, self._wall(), attributes=facts)
+                    self._services.tracer.send(span)
+                fields = {"operation": str(tracked.arg.id), "state": sealed.state.decode()}
+                log.info("operation_sealed", extra={**self._term.fields, **fields})
                 tracked.set_state(sealed.state, sealed.revision)
                 tracked.error = error or tracked.error
             case Finish():

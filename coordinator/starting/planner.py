@@ -159,11 +159,9 @@ class Planning:
     def spans(self, arg: OperationArg) -> tuple[Span, Span]:
         """The spans of the operation's start, which has just happened, and of its plan."""
         began, ended = self._took
-        start = Span(trace=arg.trace, part="start", name="start", began=arg.started_at, ended=time.time())
+        start = Span(arg.trace, "start", "start", arg.started_at, time.time())
         plan = {"jobs": arg.partition_count, "dynamic": arg.dynamic}
-        return start, Span(
-            trace=arg.trace, part="plan", name="plan", began=began, ended=ended, attributes=plan
-        )
+        return start, Span(arg.trace, "plan", "plan", began, ended, attributes=plan)
 
     def is_for(self, state: TableState) -> bool:
         """Whether there is a plan for exactly this state."""

@@ -110,35 +110,16 @@ class OperationRun:
         """The spans of this run, which has ended, of its tasks, and of slow and failed jobs."""
         token, trace = self.run.token, self.taken.arg.trace
         attributes = {"executor": member, "run": token, "end": end, "reason": self.over or self.left}
-        run = Span(
-            trace=trace,
-            part=f"run/{token}",
-            name="run",
-            began=began,
-            ended=self._clock(),
-            attributes=attributes,
-            error=self.left,
-        )
-        spans = [run]
+        now = self._clock()
+        spans = [Span(trace, f"run/{token}", "run", began, now, attributes=attributes, error=self.left)]
         for number, task in enumerate(self.times):
             where = {"run": token, "task": task.name, "host": task.host}
             each = f"task/{token}/{number}"
-            spans.append(
-                Span(
-                    trace=trace, part=each, name="task", began=task.began, ended=task.ended, attributes=where
-                )
-            )
+            spans.append(Span(trace, each, "task", task.began, task.ended, attributes=where))
             for index, job in enumerate(task.jobs):
+                part, of_job = f"{each}/{index}", {**where, "partition": job.partition}
                 spans.append(
-                    Span(
-                        trace=trace,
-                        part=f"{each}/{index}",
-                        name="job",
-                        began=job.began,
-                        ended=job.ended,
-                        attributes={**where, "partition": job.partition},
-                        error=job.error,
-                    )
+                    Span(trace, part, "job", job.began, job.ended, attributes=of_job, error=job.error)
                 )
         return spans
 

@@ -18,7 +18,7 @@ TRACE = Trace("t.noop.1/abc")
 
 
 def span(trace: Trace = TRACE, part: str = "plan") -> Span:
-    return Span(trace=trace, part=part, name="plan", began=1.0, ended=2.0)
+    return Span(trace, part, "plan", 1.0, 2.0)
 
 
 def test_the_ids_of_a_trace_are_the_same_in_every_process_and_differ_between_parts() -> None:

@@ -21,7 +21,7 @@ from distop.coordinator.access.authentication import IdentityConfig, identity_of
 from distop.coordinator.service import Coordinator
 from distop.errors import Unauthenticated
 from distop.metastore.etcd.config import EtcdConfig
-from distop.process import http
+from distop.process import http as serving
 from distop.process.tls import TlsConfig
 from support.services.certs import issued, put, put_pair
 from support.services.coordinators import config_of, running
@@ -148,7 +148,7 @@ async def test_an_old_connection_ends_with_an_answer(place: Place, monkeypatch: 
     for address in (place.coordinator.web_address, place.coordinator.catalog_address):
         _, headers = await asyncio.to_thread(place.get, address, "/", shown)
         assert headers.get("connection") != "close"
-    monkeypatch.setattr(http, "MAX_AGE_S", -1)
+    monkeypatch.setattr(serving, "MAX_AGE_S", -1)
     for address in (place.coordinator.web_address, place.coordinator.catalog_address):
         _, headers = await asyncio.to_thread(place.get, address, "/", shown)
         assert headers["connection"] == "close"
