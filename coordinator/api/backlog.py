@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-import uuid
 from typing import Any
 
-from distop.coordinator.api.calls import Context
+from distop.coordinator.api.calls import Context, audited, call_id
 from distop.coordinator.starting.body import check_scope, options_of
 from distop.coordinator.views.listing import PageToken, check_table, continued_listing, fitting, page_of
 from distop.coordinator.views.messages import batch_message, ordering_message
@@ -24,13 +23,12 @@ from distop.metastore.backlog.batches import (
 )
 from distop.metastore.backlog.queue import approve, enqueue, open_gate, set_ordering, take_back, unblock
 from distop.metastore.etcd.client import EtcdClient, first_of
-from distop.metastore.etcd.txn import Get, Put
+from distop.metastore.etcd.txn import Get
 from distop.metastore.operations.starting import digest_of
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.names import check_table_name, check_type, prefix_end
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import TableRecord
-from distop.metastore.tables.audit import audit_put
 from distop.operations.registry import Registry
 from distop.proto import distop_pb2 as pb
 from distop.proto import distop_pb2_grpc
@@ -69,7 +67,7 @@ class BacklogService(distop_pb2_grpc.BacklogServiceServicer):
             argument=argument,
             options=options,
             digest=digest_of([kind.type, argument, options]),
-            uid=request.request_id or uuid.uuid4().hex,
+            uid=call_id(request),
             queued_by=request.requested_by,
             queued_at=now,
         )
@@ -78,7 +76,7 @@ class BacklogService(distop_pb2_grpc.BacklogServiceServicer):
                 f"the batch takes {size:,} bytes, at most {MAX_BATCH_BYTES:,} are allowed",
                 details={"field": "argument"},
             )
-        audit = self._audit(keys, "enqueue", request.batch, request.requested_by, now, record.uid)
+        audit = audited(keys, "enqueue", request, request.batch, at=now, call=record.uid)
         answer = await enqueue(
             self._client,
             keys,
@@ -149,17 +147,16 @@ class BacklogService(distop_pb2_grpc.BacklogServiceServicer):
         if given.get("before"):
             await self._check_branches(keys)
         summary = ", ".join(f"{name}={value}" for name, value in given.items())
-        call = request.request_id or uuid.uuid4().hex
-        audit = self._audit(keys, "set-ordering", summary, request.requested_by, time.time(), call)
+        call = call_id(request)
+        audit = audited(keys, "set-ordering", request, summary or keys.name, at=time.time(), call=call)
         record = await set_ordering(self._client, keys, given, request=call, also=(audit,))
         return ordering_message(keys.name, record)
 
     async def ControlBacklog(self, request: pb.ControlBacklogRequest, context: Context) -> pb.Ordering:
         keys, now = self._keys(request.table), time.time()
         batch = check_batch(request.batch) if request.batch else ""
-        call = request.request_id or uuid.uuid4().hex
-        action = f"backlog-{request.action}"
-        audit = self._audit(keys, action, batch, request.requested_by, now, call, request.reason)
+        call = call_id(request)
+        audit = audited(keys, f"backlog-{request.action}", request, batch or keys.name, at=now, call=call)
         once: dict[str, Any] = {"request": call, "also": (audit,)}
         match request.action:
             case "open":
@@ -197,12 +194,6 @@ class BacklogService(distop_pb2_grpc.BacklogServiceServicer):
 
     def _keys(self, table: str) -> TableKeys:
         return self._client.keyspace.table(check_table_name(table))
-
-    def _audit(
-        self, keys: TableKeys, action: str, target: str, by: str, at: float, call: str, reason: str = ""
-    ) -> Put:
-        target = target or keys.name
-        return audit_put(keys, action, by=by, target=target, at=at, reason=reason, request_id=call)
 
 
 def _range_of(keys: TableKeys, request: pb.ListBacklogRequest) -> tuple[bytes, bytes, bytes]:

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import logging
 import time
+import uuid
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, aclosing, contextmanager, nullcontext, suppress
@@ -26,8 +27,11 @@ from distop.coordinator.access.rights import OPEN
 from distop.errors import RETRY_AFTER, Busy, DistopError, InvalidArgument, Unavailable, as_distop, defect_of
 from distop.errors.wire import abort
 from distop.metastore.etcd.config import within
+from distop.metastore.etcd.txn import Put
+from distop.metastore.records.keyspace import Keyspace, TableKeys
 from distop.metastore.records.names import unreadable
 from distop.metastore.records.watermarks import MAX_ENTRY_BYTES
+from distop.metastore.tables.audit import audit_put
 from distop.process.tracing import callers_span, traceparent_in
 from distop.proto.addresses import caller_of, plain_address
 
@@ -240,6 +244,29 @@ _STARTS = frozenset(
 """Calls that create something persistent, or plan it."""
 
 Context = grpc.aio.ServicerContext[Any, Any]
+
+
+def call_id(request: Any) -> str:
+    """The id of a call, the same in its repetitions; made for this one if its caller gives none."""
+    return request.request_id or uuid.uuid4().hex
+
+
+def audited(
+    trail: TableKeys | Keyspace,
+    action: str,
+    request: Any,
+    target: str,
+    *,
+    at: float,
+    call: str = "",
+    **more: str,
+) -> Put:
+    """The entry of the audit trail for what a request asks for, with its caller and its reason.
+
+    ``more``: as of :func:`audit_put`.
+    """
+    entry = {"by": request.requested_by, "reason": getattr(request, "reason", ""), **more}
+    return audit_put(trail, action, target=target, at=at, request_id=call, **entry)
 
 
 def in_time(context: Context) -> AbstractContextManager[None]:

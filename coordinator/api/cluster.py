@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import re
 import time
-import uuid
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from functools import partial
 
 from distop.coordinator.access.callers import caller, changed, is_of
 from distop.coordinator.access.gate import Gate
-from distop.coordinator.api.calls import Context
+from distop.coordinator.api.calls import Context, audited, call_id
 from distop.coordinator.doctor.findings import finding_message
 from distop.coordinator.doctor.liveness import Patience
 from distop.coordinator.doctor.records import remove_unreadable
@@ -29,13 +29,13 @@ from distop.coordinator.views.tables import read_member_messages
 from distop.coordinator.work.work import Work
 from distop.errors import CorruptRecord, PreconditionFailed
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.txn import Get, Put, named
+from distop.metastore.etcd.txn import Get, named
 from distop.metastore.members.installation import GrantRecord, PolicyRecord, change_policy
 from distop.metastore.members.registration import set_draining
 from distop.metastore.records.member import LeaderRecord
 from distop.metastore.records.names import check_table_name
 from distop.metastore.records.record import decode
-from distop.metastore.tables.audit import Cursor, audit_put, prune_softly, read_audit
+from distop.metastore.tables.audit import Cursor, prune_softly, read_audit
 from distop.operations.api import Role
 from distop.proto import distop_pb2 as pb
 from distop.proto import distop_pb2_grpc
@@ -67,19 +67,12 @@ class AccessService(distop_pb2_grpc.AccessServiceServicer):
         def change(current: PolicyRecord | None) -> PolicyRecord | None:
             return changed(current, add=add, remove=remove, replace=request.replace)
 
-        space, call = self._client.keyspace, request.request_id or uuid.uuid4().hex
+        space, call = self._client.keyspace, call_id(request)
         target = to_json({"add": plain(request)["add"], "remove": plain(request)["remove"]}, "grants")
         action = "replace-grants" if request.replace else "change-grants"
-        audit = audit_put(
-            space,
-            action,
-            by=request.requested_by,
-            target=", ".join(dict.fromkeys(grant.who for grant in (*add, *remove)))[:MAX_AUDITED],
-            at=time.time(),
-            reason=request.reason,
-            request_id=call,
-            argument=target if len(target) <= MAX_AUDITED else to_json({"grants": len(add)}, "grants"),
-        )
+        who = ", ".join(dict.fromkeys(grant.who for grant in (*add, *remove)))[:MAX_AUDITED]
+        shown = target if len(target) <= MAX_AUDITED else to_json({"grants": len(add)}, "grants")
+        audit = audited(space, action, request, who, at=time.time(), call=call, argument=shown)
         policy = await change_policy(self._client, change, call, audit)
         log.info("grants_changed", extra={"by": request.requested_by, "added": len(add)})
         await self._gate.policies.read()
@@ -123,13 +116,8 @@ class ClusterService(distop_pb2_grpc.ClusterServiceServicer):
         return pb.ListMembersResponse(members=await read_member_messages(self._client))
 
     async def DrainCoordinator(self, request: pb.DrainCoordinatorRequest, context: Context) -> pb.Member:
-        keyspace, by = self._client.keyspace, request.requested_by
-        action = "undrain" if request.undo else "drain"
-        at, reason = time.time(), request.reason
-
-        def audit(member: str) -> Put:
-            return audit_put(keyspace, action, by=by, target=member, reason=reason, at=at)
-
+        keyspace, action = self._client.keyspace, "undrain" if request.undo else "drain"
+        audit = partial(audited, keyspace, action, request, at=time.time())
         record = await set_draining(self._client, request.member, audit, draining=not request.undo)
         log.info("coordinator_drained", extra={"member": record.id, "draining": record.draining})
         await prune_softly(self._client, keyspace.audit_prefix)
@@ -138,8 +126,7 @@ class ClusterService(distop_pb2_grpc.ClusterServiceServicer):
     async def RemoveKey(self, request: pb.RemoveKeyRequest, context: Context) -> pb.RemoveKeyResponse:
         space, key, audit = self._client.keyspace, request.key, None
         if request.fix:
-            by, at = request.requested_by, time.time()
-            audit = audit_put(space, "remove-key", by=by, target=key, at=at)
+            audit = audited(space, "remove-key", request, key, at=time.time())
         reported = await remove_unreadable(self._client, key, audit)
         if audit is not None:
             await prune_softly(self._client, space.audit_prefix)

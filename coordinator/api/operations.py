@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-import uuid
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from functools import partial
 from typing import Any
 
-from distop.coordinator.api.calls import Context, in_time
+from distop.coordinator.api.calls import Context, audited, call_id, in_time
 from distop.coordinator.starting.body import StartBody, operation_arg, seconds
 from distop.coordinator.starting.planner import Planning
 from distop.coordinator.starting.services import Services
@@ -57,7 +56,7 @@ from distop.metastore.records.operation import (
 )
 from distop.metastore.records.record import decode
 from distop.metastore.records.table import TableRecord
-from distop.metastore.tables.audit import audit_put, prune_softly
+from distop.metastore.tables.audit import prune_softly
 from distop.proto import distop_pb2 as pb
 from distop.proto import distop_pb2_grpc
 from distop.proto.json_text import to_json
@@ -108,7 +107,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
         # First of all: a call that is sent away must cost as little as possible.
         async with self._services.admission.admitted(request.started_by, request.table, left_s):
             body = await StartBody.of(request, self._planner.work)
-            request_id = request.request_id or uuid.uuid4().hex
+            request_id = call_id(request)
             wanted = body.request(
                 request_id,
                 self._registry.get(body.type),
@@ -188,7 +187,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
         keys = self._client.keyspace.table(body.table)
         left_s = min(context.time_remaining() or DEFAULT_CALL_S, DEFAULT_CALL_S)
         planning = Planning(self._planner, self._client, keys, body, left_s)
-        wanted = body.request(request.request_id or uuid.uuid4().hex, planning.kind)
+        wanted = body.request(call_id(request), planning.kind)
         state = await read_table_state(self._client, keys, wanted)
         shown = to_json(await planning.preview(state), "preview")
         return pb.OperationPreview(
@@ -284,7 +283,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
         return await self._get(operation)
 
     async def ResolveOperation(self, request: pb.ResolveOperationRequest, context: Context) -> pb.Operation:
-        request_id = check_name(request.request_id or uuid.uuid4().hex, "request_id")
+        request_id = check_name(call_id(request), "request_id")
         operation, table, who, audit = self._asked(request, f"resolve-{request.action}", request_id)
         decision = ResolveRecord(action=request.action, **who)
         try:
@@ -334,7 +333,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
         operation = OperationId.parse(request.name)
         table = self._client.keyspace.table(operation.table)
         who = {"by": request.requested_by, "reason": request.reason, "at": time.time()}
-        audit = audit_put(table, action, target=str(operation), request_id=request_id, **who)
+        audit = audited(table, action, request, str(operation), at=who["at"], call=request_id)
         return operation, table, who, audit
 
     async def _get(self, operation: OperationId) -> pb.Operation:

@@ -16,7 +16,7 @@ from itertools import islice
 from typing import TypeVar
 
 from distop.commit.contract import BRANCH
-from distop.coordinator.api.calls import Context
+from distop.coordinator.api.calls import Context, audited
 from distop.coordinator.views.listing import DEFAULT_PAGE, MAX_PAGE, PAGE_BYTES, PageToken, no_token
 from distop.coordinator.work.work import LIMIT_S, Work
 from distop.errors import (
@@ -40,7 +40,7 @@ from distop.metastore.records.operation import SUCCESS, HistoryRecord
 from distop.metastore.records.record import decode
 from distop.metastore.records.table import Head, TableRecord
 from distop.metastore.records.watermarks import Marks, check_entry, position
-from distop.metastore.tables.audit import audit_put, prune_softly
+from distop.metastore.tables.audit import prune_softly
 from distop.metastore.tables.registry import read_indexes
 from distop.metastore.tables.watermarks import (
     change_watermarks,
@@ -224,14 +224,8 @@ class PublishedCalls(StoredCalls, distop_pb2_grpc.TableServiceServicer):
         _check(request)
         keys = self._client.keyspace.table(check_table_name(request.table))
         target = "/".join(filter(None, (request.source, request.partition))) or "all sources"
-        audit = audit_put(
-            keys,
-            f"{request.action}-watermarks",
-            by=request.requested_by,
-            target=f"{target} = {request.value}" if request.value else target,
-            reason=request.reason,
-            at=time.time(),
-        )
+        named = f"{target} = {request.value}" if request.value else target
+        audit = audited(keys, f"{request.action}-watermarks", request, named, at=time.time())
 
         async def change(before: Marks, table: TableRecord, head: Head | None) -> tuple[Marks, Txn]:
             changed = partial(self._changed, request, before, table, head)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 import math
 import time
-import uuid
 from typing import Any
 
 import msgspec
 
 from distop.coordinator.access.callers import caller
-from distop.coordinator.api.calls import Context
+from distop.coordinator.api.calls import Context, audited, call_id
 from distop.coordinator.api.operations import OperationService
 from distop.coordinator.schedules.due import (
     Condition,
@@ -35,13 +34,12 @@ from distop.errors import (
     TableNotFound,
 )
 from distop.lake.storage.storage import without_secrets
-from distop.metastore.etcd.txn import Put
 from distop.metastore.operations.starting import digest_of
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.names import check_name, check_table_name, unreadable
 from distop.metastore.records.operation import PauseRecord
 from distop.metastore.records.table import TableRecord
-from distop.metastore.tables.audit import acting, audit_put
+from distop.metastore.tables.audit import acting
 from distop.metastore.tables.schedules import (
     ScheduleRecord,
     Skip,
@@ -99,7 +97,7 @@ class ScheduleService(distop_pb2_grpc.ScheduleServiceServicer):
         if condition.after is not None:
             after_at(condition.after, now, request.timezone)
             await self._check_seen(condition.after.table)
-        call = request.request_id or uuid.uuid4().hex
+        call = call_id(request)
         is_new = request.timezone or condition.after is not None or has_templates(body.argument)
         record = ScheduleRecord(
             version=2 if is_new else 1,
@@ -124,7 +122,7 @@ class ScheduleService(distop_pb2_grpc.ScheduleServiceServicer):
                 check_measured(table)
 
         keys = self._keys(body.table)
-        audit = self._audit(keys, "add-schedule", name, request.requested_by, now, call, "")
+        audit = audited(keys, "add-schedule", request, name, at=now, call=call)
         record = await add_schedule(self._client, keys, name, record, check=check, also=(audit,))
         log.info("schedule_added", extra={"table": keys.name, "schedule": name})
         return schedule_message(keys.name, name, record)
@@ -139,10 +137,10 @@ class ScheduleService(distop_pb2_grpc.ScheduleServiceServicer):
 
     async def ControlSchedule(self, request: pb.ControlScheduleRequest, context: Context) -> pb.Schedule:
         keys, name, now = self._keys(request.table), _name(request.name), time.time()
-        call = request.request_id or uuid.uuid4().hex
+        call = call_id(request)
         action = f"{request.action}-schedule"
         who = acting.get().subject or request.requested_by
-        audit = self._audit(keys, action, name, request.requested_by, now, call, request.reason)
+        audit = audited(keys, action, request, name, at=now, call=call)
         once: dict[str, Any] = {"request": digest_of([call, action, name]), "also": (audit,)}
         pause = PauseRecord(by=who, reason=request.reason, at=now)
 
@@ -183,7 +181,7 @@ class ScheduleService(distop_pb2_grpc.ScheduleServiceServicer):
                 details={"table": keys.name, "schedule": name},
             )
         at = past_tick(record.cron, request.tick, time.time(), record.timezone)
-        request_id, call = tick_id(name, record, at), request.request_id or uuid.uuid4().hex
+        request_id, call = tick_id(name, record, at), call_id(request)
         body = tick_body(keys.name, self._registry.get(record.type), record, at, request_id)
         try:
             return await self._operations.start_tick(
@@ -203,11 +201,6 @@ class ScheduleService(distop_pb2_grpc.ScheduleServiceServicer):
 
     def _keys(self, table: str) -> TableKeys:
         return self._client.keyspace.table(check_table_name(table))
-
-    def _audit(
-        self, keys: TableKeys, action: str, name: str, by: str, at: float, call: str, reason: str
-    ) -> Put:
-        return audit_put(keys, action, by=by, target=name, at=at, reason=reason, request_id=call)
 
 
 def _name(name: str) -> str:

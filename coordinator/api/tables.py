@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from distop.coordinator.api.calls import Context
+from distop.coordinator.api.calls import Context, audited, call_id
 from distop.coordinator.api.published import PublishedCalls
 from distop.coordinator.views.listing import PageToken, continued_listing, first_tables, fitting, page_of
 from distop.coordinator.views.tables import explain, read_table_message, read_table_messages
@@ -96,7 +96,7 @@ class Altering:
         from distop.lake.layout.evolution import parse_changes
 
         changes = parse_changes([from_json(text, "changes") for text in request.changes_json])
-        request_id = request.request_id or uuid.uuid4().hex
+        request_id = call_id(request)
         written: list[Altered] = []
 
         async def discard() -> None:
@@ -117,14 +117,9 @@ class Altering:
             written.append(made)
             new = msgspec.structs.replace(made.record, altered=[*record.altered, request_id][-REMEMBERED:])
             summary = "; ".join(change.summary for change in changes)[:MAX_SUMMARY]
-            audit = audit_put(
-                keys,
-                "alter-table",
-                by=request.requested_by,
-                target=keys.name,
-                reason=f"{request.reason}: {summary}" if request.reason else summary,
-                at=time.time(),
-                request_id=request_id,
+            reason = f"{request.reason}: {summary}" if request.reason else summary
+            audit = audited(
+                keys, "alter-table", request, keys.name, at=time.time(), call=request_id, reason=reason
             )
             puts: tuple[Op, ...] = (Put(keys.table, encode(new)), audit)
             if made.head is not None:
@@ -181,7 +176,7 @@ class TableService(PublishedCalls):
     """The handlers; stateless."""
 
     async def CreateTable(self, request: pb.CreateTableRequest, context: Context) -> pb.Table:
-        request_id = check_name(request.request_id or uuid.uuid4().hex, "request_id")
+        request_id = check_name(call_id(request), "request_id")
         record = _checked(request, request_id)
         await self._in_thread(record.name, "checking options", _check_options, record)
         keys = self._client.keyspace.table(record.name)
@@ -268,7 +263,7 @@ class TableService(PublishedCalls):
         keys = self._client.keyspace.table(check_table_name(request.name))
         by, at = request.requested_by, time.time()
         action = "purge-table" if request.purge else "drop-table"
-        audit = audit_put(keys.keyspace, action, by=by, target=keys.name, reason=request.reason, at=at)
+        audit = audited(keys.keyspace, action, request, keys.name, at=at)
         if request.purge:
             await self._check_purge(keys, request.uuid)
 
@@ -314,7 +309,7 @@ class TableService(PublishedCalls):
     async def _hold(self, request: pb.PauseTableRequest | pb.ResumeTableRequest, action: str) -> pb.Table:
         keys = self._client.keyspace.table(check_table_name(request.name))
         who: dict[str, Any] = {"by": request.requested_by, "reason": request.reason, "at": time.time()}
-        audit = audit_put(keys, action, target=keys.name, **who)
+        audit = audited(keys, action, request, keys.name, at=who["at"])
         if action == "pause":
             first = await pause_table(self._client, keys, PauseRecord(**who), audit)
         else:
