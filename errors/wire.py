@@ -14,21 +14,7 @@ from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
 from grpc_status import rpc_status
 
-from distop.errors import (
-    AlreadyExists,
-    Conflict,
-    DeadlineExceeded,
-    DistopError,
-    Exhausted,
-    InvalidArgument,
-    Kind,
-    NotFound,
-    PermissionDenied,
-    PreconditionFailed,
-    Unauthenticated,
-    Unavailable,
-    error_class,
-)
+from distop import errors
 
 DOMAIN = "distop"
 _REFUSALS = ("Socket closed", "handshake", "reset by peer", "GOAWAY")
@@ -41,24 +27,24 @@ RETRY_DELAY_S = 1
 # bytes for one) and, like the rest, in base64 (four for three). At worst these limits make 7.3 KiB.
 _MESSAGE_BYTES, _HINT_BYTES, _DETAILS_BYTES = 1200, 400, 1000
 
-_KINDS = {kind.grpc_status: kind for kind in Kind}
+_KINDS = {kind.grpc_status: kind for kind in errors.Kind}
 
-_GENERAL: dict[Kind, type[DistopError]] = {
-    Kind.INVALID: InvalidArgument,
-    Kind.NOT_FOUND: NotFound,
-    Kind.EXISTS: AlreadyExists,
-    Kind.PRECONDITION: PreconditionFailed,
-    Kind.CONFLICT: Conflict,
-    Kind.EXHAUSTED: Exhausted,
-    Kind.UNAVAILABLE: Unavailable,
-    Kind.DEADLINE: DeadlineExceeded,
-    Kind.DENIED: PermissionDenied,
-    Kind.UNAUTHENTICATED: Unauthenticated,
+_GENERAL: dict[errors.Kind, type[errors.DistopError]] = {
+    errors.Kind.INVALID: errors.InvalidArgument,
+    errors.Kind.NOT_FOUND: errors.NotFound,
+    errors.Kind.EXISTS: errors.AlreadyExists,
+    errors.Kind.PRECONDITION: errors.PreconditionFailed,
+    errors.Kind.CONFLICT: errors.Conflict,
+    errors.Kind.EXHAUSTED: errors.Exhausted,
+    errors.Kind.UNAVAILABLE: errors.Unavailable,
+    errors.Kind.DEADLINE: errors.DeadlineExceeded,
+    errors.Kind.DENIED: errors.PermissionDenied,
+    errors.Kind.UNAUTHENTICATED: errors.Unauthenticated,
 }
 """The class for a whole kind, so that ``except NotFound`` also catches codes of newer servers."""
 
 
-def to_status(error: DistopError) -> status_pb2.Status:
+def to_status(error: errors.DistopError) -> status_pb2.Status:
     """The encoded error. Long texts are truncated, since gRPC bounds the size of metadata."""
     info = error_details_pb2.ErrorInfo(reason=error.code, domain=DOMAIN)
     room = _DETAILS_BYTES
@@ -79,13 +65,13 @@ def to_status(error: DistopError) -> status_pb2.Status:
     return status
 
 
-async def abort(context: grpc.aio.ServicerContext[Any, Any], error: DistopError) -> NoReturn:
+async def abort(context: grpc.aio.ServicerContext[Any, Any], error: errors.DistopError) -> NoReturn:
     """End a call of a ``grpc.aio`` server with this error."""
     status = rpc_status.to_status(to_status(error))
     await context.abort(status.code, status.details, trailing_metadata=status.trailing_metadata)
 
 
-def from_rpc_error(error: grpc.RpcError, *, address: str = "") -> DistopError:
+def from_rpc_error(error: grpc.RpcError, *, address: str = "") -> errors.DistopError:
     """The :class:`DistopError` for a failed call.
 
     An error that a distop server sent comes back as the class it had there. If this process does not know
@@ -105,49 +91,49 @@ def from_rpc_error(error: grpc.RpcError, *, address: str = "") -> DistopError:
         return _from_plain(status, message, address or "its address")
     details = dict(info.metadata)
     hint, retryable = details.pop("hint", ""), details.pop("retryable", "false") == "true"
-    kind = _KINDS.get(status.name, Kind.INTERNAL)
-    known = error_class(info.reason)
-    rebuilt = (known or _GENERAL.get(kind, DistopError))(message, hint=hint, details=details)
+    kind = _KINDS.get(status.name, errors.Kind.INTERNAL)
+    known = errors.error_class(info.reason)
+    rebuilt = (known or _GENERAL.get(kind, errors.DistopError))(message, hint=hint, details=details)
     own: dict[str, Any] = {"retryable": retryable}
     if known is None:
         own |= {"code": info.reason, "kind": kind}
     return _with(rebuilt, **own)
 
 
-def _from_plain(status: grpc.StatusCode, message: str, address: str) -> DistopError:
+def _from_plain(status: grpc.StatusCode, message: str, address: str) -> errors.DistopError:
     if status is grpc.StatusCode.CANCELLED:
         # Our own cancelling surfaces as asyncio.CancelledError: this one is a server that shuts down.
         status = grpc.StatusCode.UNAVAILABLE
     if status is grpc.StatusCode.UNAVAILABLE:
         # "failed to connect to all addresses; last error: UNKNOWN: ...: Connection refused": the end says it.
         if "failed to connect" in message and any(sign in message for sign in _REFUSALS):
-            return Unavailable(
+            return errors.Unavailable(
                 f"no TLS connection, or no server at {address}: {message.partition('last error: ')[2]}",
                 hint="does it use TLS, and do your DISTOP_CA (and DISTOP_CERT, if it requires one) match?",
                 details={"grpc": message},
             )
-        return Unavailable(
+        return errors.Unavailable(
             f"no answer from {address}: {message.rpartition(': ')[2]}",
             hint=f"is a coordinator running at {address}?",
             details={"grpc": message},
         )
     if status is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return DeadlineExceeded(
+        return errors.DeadlineExceeded(
             f"no answer from {address} within the deadline",
             hint=f"is the coordinator at {address} healthy? If so, use a longer timeout",
         )
     if status is grpc.StatusCode.UNIMPLEMENTED:
-        failure = DistopError(
+        failure = errors.DistopError(
             f"{address} does not know this call: {message}",
             hint=f"is {address} a coordinator of this version?",
         )
-        return _with(failure, code="UNIMPLEMENTED", kind=Kind.UNIMPLEMENTED)
-    kind = _KINDS.get(status.name, Kind.INTERNAL)
-    failure = _GENERAL.get(kind, DistopError)(f"{address} failed: {message or status.name}")
+        return _with(failure, code="UNIMPLEMENTED", kind=errors.Kind.UNIMPLEMENTED)
+    kind = _KINDS.get(status.name, errors.Kind.INTERNAL)
+    failure = _GENERAL.get(kind, errors.DistopError)(f"{address} failed: {message or status.name}")
     return failure if kind in _GENERAL else _with(failure, code=status.name, kind=kind)
 
 
-def _with(error: DistopError, **own: Any) -> DistopError:
+def _with(error: errors.DistopError, **own: Any) -> errors.DistopError:
     """Let an instance differ from its class in the received values."""
     vars(error).update({name: value for name, value in own.items() if getattr(error, name) != value})
     return error

@@ -15,19 +15,10 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any
 
+from distop import errors
 from distop.coordinator.access.authentication import Authentication, IdentityConfig, Proof
 from distop.coordinator.access.callers import ALL, Caller, changed, held_by
 from distop.coordinator.access.rights import RIGHTS, RightScope, claims, required
-from distop.errors import (
-    CorruptRecord,
-    DistopError,
-    LocationInUse,
-    OperationNotFound,
-    PermissionDenied,
-    TableNotFound,
-    Unauthenticated,
-    Unavailable,
-)
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.watch import watch
 from distop.metastore.members.installation import GrantRecord, PolicyRecord, change_policy, read_policy
@@ -65,7 +56,7 @@ class Policies:
         self._admins = tuple(admins)
         self._policy: PolicyRecord | None = None
         self._known = False
-        self._broken: CorruptRecord | None = None
+        self._broken: errors.CorruptRecord | None = None
         self._read_at = self._tried_at = float("-inf")
 
     @property
@@ -84,7 +75,7 @@ class Policies:
         elif now - max(self._read_at + STALE_S, self._tried_at + REREAD_S) > 0:
             # Without etcd the last one read applies: then nothing can be done or seen anyway.
             self._tried_at = now
-            with contextlib.suppress(TimeoutError, Unavailable):
+            with contextlib.suppress(TimeoutError, errors.Unavailable):
                 async with asyncio.timeout(BRIEFLY_S):
                     await self.read()
         if self._broken is not None:
@@ -96,7 +87,7 @@ class Policies:
         began = time.monotonic()
         try:
             policy = await read_policy(self._client)
-        except CorruptRecord as error:
+        except errors.CorruptRecord as error:
             self._broken = error
             raise
         if policy is None and self._admins:
@@ -115,7 +106,7 @@ class Policies:
                 woken.clear()
                 try:
                     await self.read()
-                except DistopError as error:
+                except errors.DistopError as error:
                     log.warning("policy_not_read", extra={"code": error.code, "error": str(error)})
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(REREAD_S):
@@ -143,7 +134,7 @@ class Policies:
         return policy
 
 
-REFUSALS = (PermissionDenied, TableNotFound, OperationNotFound)
+REFUSALS = (errors.PermissionDenied, errors.TableNotFound, errors.OperationNotFound)
 """The message for a caller who may not do something. It is the same for things that do not exist."""
 
 
@@ -189,7 +180,7 @@ class Gate:
             raise
         return who
 
-    async def denied(self, action: str, refusal: DistopError, *, target: str = "") -> None:
+    async def denied(self, action: str, refusal: errors.DistopError, *, target: str = "") -> None:
         """Log the denial and write it to the audit trail."""
         who = acting.get()
         fields = {"action": action, "subject": who.subject, "address": who.address, "code": refusal.code}
@@ -205,15 +196,15 @@ class Gate:
         acting.set(Actor(address=proof.address))
         try:
             identity = await self._authentication.identity(proof)
-        except Unauthenticated as refusal:
+        except errors.Unauthenticated as refusal:
             await self.denied("sign-in", refusal)
             raise
         policy = await self.policies.present()
         if identity is None:
             if self.identifies_callers:
-                raise Unauthenticated("this service requires authentication")
+                raise errors.Unauthenticated("this service requires authentication")
             if policy is not None:
-                raise Unauthenticated(
+                raise errors.Unauthenticated(
                     "a policy exists, but this coordinator cannot identify callers",
                     hint="start it with --token-file, --issuer or --tls-client-ca",
                 )
@@ -226,7 +217,7 @@ class Gate:
 def check(who: Caller, method: str, request: Any, registry: Registry) -> None:
     """Raise an error unless the caller may make this call."""
     if method not in RIGHTS:
-        raise PermissionDenied(f"the right for {method} is not defined")
+        raise errors.PermissionDenied(f"the right for {method} is not defined")
     needed = required(method, request, registry)
     match needed.scope:
         case RightScope.CALLER:
@@ -239,37 +230,37 @@ def check(who: Caller, method: str, request: Any, registry: Registry) -> None:
                 raise denied(who, needed.role, "all tables")
         case RightScope.OPERATION:
             operation = OperationId.parse(needed.name)
-            hidden: DistopError = OperationNotFound(
+            hidden: errors.DistopError = errors.OperationNotFound(
                 f"operation {operation} does not exist", details={"operation": str(operation)}
             )
             _check_table(who, needed.role, operation.table, hidden)
         case RightScope.TABLE:
             table = check_table_name(needed.name)
-            hidden = TableNotFound.named(table)
+            hidden = errors.TableNotFound.named(table)
             _check_table(who, needed.role, table, hidden)
         case RightScope.NEW_TABLE:
             table = check_table_name(needed.name, "name")
             _check_table(who, needed.role, table, denied(who, needed.role, f"table {table!r}"))
 
 
-def denied(who: Caller, role: Role, tables: str) -> PermissionDenied:
+def denied(who: Caller, role: Role, tables: str) -> errors.PermissionDenied:
     """The error for a missing role."""
-    return PermissionDenied(
+    return errors.PermissionDenied(
         f"{who.subject!r} does not have the role {role.name.lower()} on {tables}",
         details={"subject": who.subject, "role": role.name.lower()},
     )
 
 
-def seen_by(who: Caller, error: DistopError) -> DistopError:
+def seen_by(who: Caller, error: errors.DistopError) -> errors.DistopError:
     """The error as the caller may see it: without the names of tables that it may not see."""
-    other = error.details.get("table") if isinstance(error, LocationInUse) else None
+    other = error.details.get("table") if isinstance(error, errors.LocationInUse) else None
     if other and not who.sees(other):
         message = "the location is the folder of another table, lies in one, or has one in it"
-        return LocationInUse(message, details={"field": "location"})
+        return errors.LocationInUse(message, details={"field": "location"})
     return error
 
 
-def _check_table(who: Caller, role: Role, table: str, hidden: DistopError) -> None:
+def _check_table(who: Caller, role: Role, table: str, hidden: errors.DistopError) -> None:
     if not who.sees(table):
         raise hidden
     if not who.may(role, table):

@@ -44,16 +44,9 @@ from distop.metastore.operations.starting import (
     start,
     start_reads,
 )
+from distop.metastore.records import operation as records
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.names import OperationId, check_name
-from distop.metastore.records.operation import (
-    SUCCESS,
-    CancelRecord,
-    HistoryRecord,
-    OperationArg,
-    PauseRecord,
-    ResolveRecord,
-)
 from distop.metastore.records.record import decode
 from distop.metastore.records.table import TableRecord
 from distop.metastore.tables.audit import prune_softly
@@ -145,7 +138,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
         keys = self._client.keyspace.table(body.table)
         started_at = time.time()
 
-        async def make_arg(now: TableState) -> OperationArg:
+        async def make_arg(now: TableState) -> records.OperationArg:
             return operation_arg(
                 planning.kind,
                 await planning.on(now),
@@ -153,7 +146,9 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
                 body,
                 instance=now.next_instance,
                 request=wanted,
-                retry_of=now.request.operation if now.request and now.request.outcome != SUCCESS else "",
+                retry_of=now.request.operation
+                if now.request and now.request.outcome != records.SUCCESS
+                else "",
                 started_at=started_at,
                 started_by=started_by,
                 schedule=schedule,
@@ -236,9 +231,9 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
             raise not_found(operation)
         record = decode(table.value, TableRecord, table.key)
         if arg.exists:
-            uuid = decode(arg.value, OperationArg, arg.key).uuid
+            uuid = decode(arg.value, records.OperationArg, arg.key).uuid
         else:
-            uuid = decode(ended.value, HistoryRecord, ended.key).uuid
+            uuid = decode(ended.value, records.HistoryRecord, ended.key).uuid
         limit_s = min(context.time_remaining() or DEFAULT_CALL_S, DEFAULT_CALL_S)
         given = read_traces, record.location, storage_of(record), operation, uuid
         label = "reading stack traces"
@@ -260,7 +255,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
                 details={"operation": message.name},
             )
         record = decode(table.value, TableRecord, table.key)
-        folder = decode(ended.value, HistoryRecord, ended.key).facts.get("quarantine")
+        folder = decode(ended.value, records.HistoryRecord, ended.key).facts.get("quarantine")
         if not isinstance(folder, str):
             return pb.ListQuarantinedRowsResponse()
         limit_s = min(context.time_remaining() or DEFAULT_CALL_S, DEFAULT_CALL_S)
@@ -276,7 +271,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
 
     async def CancelOperation(self, request: pb.CancelOperationRequest, context: Context) -> pb.Operation:
         operation, table, who, audit = self._asked(request, "cancel")
-        record = CancelRecord(**who)
+        record = records.CancelRecord(**who)
         with suppress(OperationNotFound):  # finished meanwhile, or unknown: the answer below says which
             first = await request_cancel(self._client, table.operation(operation), record, audit)
             log.info("cancel_requested", extra={"operation": str(operation), "first": first})
@@ -285,7 +280,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
     async def ResolveOperation(self, request: pb.ResolveOperationRequest, context: Context) -> pb.Operation:
         request_id = check_name(call_id(request), "request_id")
         operation, table, who, audit = self._asked(request, f"resolve-{request.action}", request_id)
-        decision = ResolveRecord(action=request.action, **who)
+        decision = records.ResolveRecord(action=request.action, **who)
         try:
             await request_resolve(
                 self._client, table.operation(operation), decision, request=request_id, also=(audit,)
@@ -308,7 +303,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
         keys = table.operation(operation)
         try:
             if action == "pause":
-                first = await pause_operation(self._client, keys, PauseRecord(**who), audit)
+                first = await pause_operation(self._client, keys, records.PauseRecord(**who), audit)
             else:
                 first = await resume_operation(self._client, keys, audit)
             log.info("operation_held", extra={"operation": str(operation), "how": action, "first": first})

@@ -15,21 +15,11 @@ from functools import partial, reduce
 from itertools import islice
 from typing import TypeVar
 
+from distop import errors
 from distop.commit.contract import BRANCH
 from distop.coordinator.api.calls import Context, audited
 from distop.coordinator.views.listing import DEFAULT_PAGE, MAX_PAGE, PAGE_BYTES, PageToken, no_token
 from distop.coordinator.work.work import LIMIT_S, Work
-from distop.errors import (
-    Busy,
-    CallTimeout,
-    CorruptRecord,
-    DistopError,
-    InvalidArgument,
-    NotFound,
-    PreconditionFailed,
-    TableNotFound,
-    shortened,
-)
 from distop.lake.iceberg.watermarks import is_after
 from distop.lake.storage.storage import StorageOptions, storage_of
 from distop.metastore.etcd.client import EtcdClient
@@ -83,7 +73,7 @@ class StoredCalls:
         result = await self._client.read_at_once([Get(keys.table), Get(keys.head)])
         table, head = result.single(0, keys.table), result.single(1, keys.head)
         if not table.exists:
-            raise TableNotFound.named(keys.name)
+            raise errors.TableNotFound.named(keys.name)
         published = decode(head.value, Head, head.key) if head.exists else None
         return decode(table.value, TableRecord, table.key), published
 
@@ -98,14 +88,14 @@ class StoredCalls:
         label = f"a look into the storage of table {table.name!r}"
         try:
             return await self._work.blocking(table.name, label, read, limit_s=limit_s)
-        except CallTimeout:
-            raise PreconditionFailed(
+        except errors.CallTimeout:
+            raise errors.PreconditionFailed(
                 f"the storage of table {table.name!r} has not answered for {max(limit_s, 0):.1f} s",
                 hint=f"check that the coordinators can reach {table.location}",
                 details={"table": table.name},
             ) from None
         except OSError as error:
-            raise PreconditionFailed(
+            raise errors.PreconditionFailed(
                 f"the storage of table {table.name!r} cannot be read: {error}", details={"table": table.name}
             ) from error
 
@@ -142,9 +132,11 @@ class PublishedCalls(StoredCalls, distop_pb2_grpc.TableServiceServicer):
         try:
             content = await self._from_storage(table, lambda: content_of(table, head))
         except Exception as error:  # of any storage: the data from etcd is returned anyway
-            why = error.message if isinstance(error, DistopError) else f"{type(error).__name__}: {error}"
+            why = (
+                error.message if isinstance(error, errors.DistopError) else f"{type(error).__name__}: {error}"
+            )
             content = pb.TableContent(
-                table=table.name, missing=f"columns, rows and size: {shortened(why, MAX_WHY)}"
+                table=table.name, missing=f"columns, rows and size: {errors.shortened(why, MAX_WHY)}"
             )
             log.warning("table_unreadable", extra={"table": table.name, "error": str(error)})
         prefix = self._client.keyspace.table(table.name).history_prefix
@@ -152,7 +144,7 @@ class PublishedCalls(StoredCalls, distop_pb2_grpc.TableServiceServicer):
         for operation, kv in named(recent.kvs, self._client.keyspace.parse_history):
             try:
                 ended = decode(kv.value, HistoryRecord, kv.key)
-            except CorruptRecord:
+            except errors.CorruptRecord:
                 continue  # the doctor reports it
             rows = ended.count("rows")
             adds = ended.facts.keys() >= _ADDED and BRANCH not in ended.facts
@@ -168,7 +160,7 @@ class PublishedCalls(StoredCalls, distop_pb2_grpc.TableServiceServicer):
         from distop.coordinator.views.contents import snapshots_of
 
         if request.page_size < 0:
-            raise InvalidArgument("page_size is negative", details={"field": "page_size"})
+            raise errors.InvalidArgument("page_size is negative", details={"field": "page_size"})
         size = min(request.page_size or DEFAULT_PAGE, MAX_PAGE)
         table, head = await self._published(request.table)
         snapshots = await self._from_storage(table, lambda: snapshots_of(table, head))
@@ -189,7 +181,7 @@ class PublishedCalls(StoredCalls, distop_pb2_grpc.TableServiceServicer):
         self, request: pb.GetWatermarksRequest, context: Context
     ) -> pb.GetWatermarksResponse:
         if request.page_size < 0:
-            raise InvalidArgument("page_size is negative", details={"field": "page_size"})
+            raise errors.InvalidArgument("page_size is negative", details={"field": "page_size"})
         size = min(request.page_size or WATERMARKS, WATERMARKS)
         return await self._watermarks(request.table, request.source, size, request.page_token)
 
@@ -252,7 +244,7 @@ class PublishedCalls(StoredCalls, distop_pb2_grpc.TableServiceServicer):
         if not known or (partition and before.value(source, partition) is None):
             subject = f"partition {partition!r} of source {source!r}" if known else f"source {source!r}"
             others = dict.fromkeys(name for name, _, _ in islice(before.between(b"", b"\xff"), 100))
-            raise NotFound(
+            raise errors.NotFound(
                 f"table {request.table!r} has no watermark of {subject}",
                 hint=f"it has: {', '.join(known or list(others)[:5]) or 'none'}",
                 details={"field": "partition" if known else "source"},
@@ -279,17 +271,17 @@ def _check(request: pb.ChangeWatermarksRequest) -> None:
         "rewind": ("partition", "value"),
     }
     if request.action not in needed:
-        raise InvalidArgument(
+        raise errors.InvalidArgument(
             f"{request.action!r} is not a change of watermarks",
             hint="choose set, forget, compact or rewind",
             details={"field": "action"},
         )
     for name in needed[request.action]:
         if not getattr(request, name):
-            raise InvalidArgument(f"{request.action} needs a {name}", details={"field": name})
+            raise errors.InvalidArgument(f"{request.action} needs a {name}", details={"field": name})
     for name in unwanted[request.action]:
         if getattr(request, name):
-            raise InvalidArgument(f"{request.action} takes no {name}", details={"field": name})
+            raise errors.InvalidArgument(f"{request.action} takes no {name}", details={"field": name})
 
 
 def _folder(marks: Marks, source: str) -> dict[str, dict[str, str]]:
@@ -302,7 +294,7 @@ def _folder(marks: Marks, source: str) -> dict[str, dict[str, str]]:
     except ValueError:
         newest = ""
     if not newest or "://" not in around:
-        raise InvalidArgument(
+        raise errors.InvalidArgument(
             f"{source!r} is not a folder whose files have times as watermarks",
             hint="only sources ingested with --new-only can be compacted",
             details={"field": "source"},
@@ -320,7 +312,7 @@ class IndexService(StoredCalls, distop_pb2_grpc.IndexServiceServicer):
         present = None
         if indexes and head is not None:
             read = partial(_sequence_number, head.metadata_location, storage_of(table))
-            with suppress(PreconditionFailed, Busy):
+            with suppress(errors.PreconditionFailed, errors.Busy):
                 present = await self._from_storage(table, read)
         response = pb.ListIndexesResponse()
         for index in indexes:

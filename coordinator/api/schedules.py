@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from distop import errors
 from distop.coordinator.access.callers import caller
 from distop.coordinator.api.calls import Context, audited, call_id
 from distop.coordinator.api.operations import OperationService
@@ -25,14 +26,6 @@ from distop.coordinator.schedules.times import check_cron, next_tick, past_tick,
 from distop.coordinator.starting.body import StartBody
 from distop.coordinator.starting.services import Services
 from distop.coordinator.views.messages import pause_of
-from distop.errors import (
-    CorruptRecord,
-    InvalidArgument,
-    InvalidName,
-    PreconditionFailed,
-    RolledBack,
-    TableNotFound,
-)
 from distop.lake.storage.storage import without_secrets
 from distop.metastore.operations.starting import digest_of
 from distop.metastore.records.keyspace import TableKeys
@@ -80,13 +73,13 @@ class ScheduleService(distop_pb2_grpc.ScheduleServiceServicer):
         )
         body = await StartBody.of(start, self._work)
         if self._registry.get(body.type).hosted:
-            raise InvalidArgument(
+            raise errors.InvalidArgument(
                 f"{body.type} is run by the program that starts it: a schedule cannot start it",
                 details={"field": "type"},
             )
         condition = parse_condition(request.when) if request.when else Condition()
         if bool(request.cron) == bool(request.when) and condition.after is None:
-            raise InvalidArgument(
+            raise errors.InvalidArgument(
                 "a schedule has either a cron expression or a condition, or both if the condition is on a "
                 "watermark",
                 details={"field": "cron"},
@@ -160,7 +153,7 @@ class ScheduleService(distop_pb2_grpc.ScheduleServiceServicer):
             case "remove":
                 changed = await remove_schedule(self._client, keys, name, **once)
             case other:
-                raise InvalidArgument(
+                raise errors.InvalidArgument(
                     f"{other!r} is not an action on a schedule",
                     hint="choose pause, resume or remove",
                     details={"field": "action"},
@@ -175,7 +168,7 @@ class ScheduleService(distop_pb2_grpc.ScheduleServiceServicer):
         record = await read_schedule(self._client, keys, name)
         check_times(record)
         if not record.cron:
-            raise PreconditionFailed(
+            raise errors.PreconditionFailed(
                 f"schedule {name!r} has no times, but a condition",
                 hint="start the operation yourself: distop operation start",
                 details={"table": keys.name, "schedule": name},
@@ -187,7 +180,7 @@ class ScheduleService(distop_pb2_grpc.ScheduleServiceServicer):
             return await self._operations.start_tick(
                 name, body, request_id, call, request.requested_by, context
             )
-        except RolledBack as error:
+        except errors.RolledBack as error:
             # The request id is that of the tick: no caller can choose another one.
             error.hint = f"to write it again, start it: distop operation start {keys.name} {body.type}"
             if operation := error.details.get("operation"):
@@ -197,7 +190,9 @@ class ScheduleService(distop_pb2_grpc.ScheduleServiceServicer):
     async def _check_seen(self, table: str) -> None:
         """Raise :class:`~distop.errors.TableNotFound` unless the caller may look at this table."""
         if not caller().sees(table) or not (await self._client.get(self._keys(table).table)).exists:
-            raise TableNotFound(f"table {table!r} does not exist", details={"table": table, "field": "when"})
+            raise errors.TableNotFound(
+                f"table {table!r} does not exist", details={"table": table, "field": "when"}
+            )
 
     def _keys(self, table: str) -> TableKeys:
         return self._client.keyspace.table(check_table_name(table))
@@ -207,12 +202,14 @@ def _name(name: str) -> str:
     check_name(name, "name")
     why = unreadable(name) or (f"is longer than {MAX_NAME_LENGTH}" if len(name) > MAX_NAME_LENGTH else "")
     if why:
-        raise InvalidName(f"the schedule's name {name[:MAX_NAME_LENGTH]!r} {why}", details={"field": "name"})
+        raise errors.InvalidName(
+            f"the schedule's name {name[:MAX_NAME_LENGTH]!r} {why}", details={"field": "name"}
+        )
     return name
 
 
-def _listed(table: str, name: str, record: ScheduleRecord | CorruptRecord) -> pb.Schedule:
-    if isinstance(record, CorruptRecord):
+def _listed(table: str, name: str, record: ScheduleRecord | errors.CorruptRecord) -> pb.Schedule:
+    if isinstance(record, errors.CorruptRecord):
         why = pb.OperationError(code=record.code, message=record.message)
         return pb.Schedule(table=table, name=name, skip=why)
     return schedule_message(table, name, record)
@@ -225,7 +222,7 @@ def schedule_message(table: str, name: str, record: ScheduleRecord) -> pb.Schedu
         check_times(record)
         if record.cron and record.pause is None:
             next_at = next_tick(record.cron, record.tick, record.timezone)
-    except CorruptRecord as error:
+    except errors.CorruptRecord as error:
         skip = Skip(code=error.code, message=error.message)
     return message_of(
         pb.Schedule,

@@ -18,19 +18,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from distop import errors
 from distop.coordinator.api.calls import Context, audited, call_id
 from distop.coordinator.api.published import PublishedCalls
 from distop.coordinator.views.listing import PageToken, continued_listing, first_tables, fitting, page_of
 from distop.coordinator.views.tables import explain, read_table_message, read_table_messages
-from distop.errors import (
-    ArgumentTooLarge,
-    DistopError,
-    InvalidArgument,
-    LocationNotOwned,
-    OutcomeUnknown,
-    TableExists,
-    TableNotFound,
-)
 from distop.lake.cleanup.purge import check_removal, leave_files
 from distop.lake.layout.staging import FORMATS
 from distop.metastore.crashpoints import reached
@@ -106,7 +98,7 @@ class Altering:
         async def decide(read: TxnResult) -> tuple[Txn | None, bool]:
             table, head, run_ops = (read.single(index, get.key) for index, get in enumerate(reads))
             if not table.exists:
-                raise TableNotFound.named(keys.name)
+                raise errors.TableNotFound.named(keys.name)
             record = decode(table.value, TableRecord, table.key)
             if request_id in record.altered:
                 return None, False  # the table may now consist of what was written
@@ -126,7 +118,7 @@ class Altering:
                 puts += (Put(keys.head, encode(made.head)),)
             txn = Txn((unchanged(table), unchanged(head), unchanged(run_ops)), puts)
             if txn.size() > MAX_REQUEST_BYTES:
-                raise ArgumentTooLarge(
+                raise errors.ArgumentTooLarge(
                     f"the table's record would take {txn.size():,} bytes, etcd holds {MAX_REQUEST_BYTES:,}",
                     details={"field": "changes"},
                 )
@@ -137,9 +129,9 @@ class Altering:
         subject, replied = f"table {keys.name!r}", lambda: reached("table.alter.after")
         try:
             first, _ = await update(self.client, reads, decide, subject=subject, replied=replied)
-        except OutcomeUnknown:
+        except errors.OutcomeUnknown:
             raise  # in doubt nothing is removed
-        except DistopError:
+        except errors.DistopError:
             await discard()
             raise
         return first
@@ -191,7 +183,7 @@ class TableService(PublishedCalls):
         free_names = (absent(keys.table), absent(keys.view), absent(tombstone), absent(once))
         txn = Txn((*free_names, *claim.free()), (*puts, claim.put))
         if txn.size() > MAX_REQUEST_BYTES:
-            raise ArgumentTooLarge(
+            raise errors.ArgumentTooLarge(
                 f"the table's record takes {txn.size():,} bytes, etcd allows {MAX_REQUEST_BYTES:,}",
                 hint="make the options smaller",
                 details={"field": "options"},
@@ -200,11 +192,15 @@ class TableService(PublishedCalls):
         async def decide(read: TxnResult) -> tuple[Txn | None, None]:
             current, dropped = read.single(0, keys.table), read.single(1, tombstone)
             if read.single(2, keys.view).exists:
-                raise TableExists(f"{record.name!r} is the name of a view", details={"table": record.name})
+                raise errors.TableExists(
+                    f"{record.name!r} is the name of a view", details={"table": record.name}
+                )
             if current.exists:
                 if request_id in decode(current.value, TableRecord, current.key).altered:
                     return None, None
-                raise TableExists(f"table {record.name!r} already exists", details={"table": record.name})
+                raise errors.TableExists(
+                    f"table {record.name!r} already exists", details={"table": record.name}
+                )
             if read.single(3, once).exists:
                 return None, None  # it was made, and dropped since
             if dropped.exists:
@@ -295,7 +291,7 @@ class TableService(PublishedCalls):
         current = await self._client.get(claim.key)
         if not claim.is_mine(current):
             claim.check([[current]] if current.exists else [])
-            raise LocationNotOwned(
+            raise errors.LocationNotOwned(
                 f"table {table.name!r} has no claim to its location {table.location}",
                 hint="run distop cluster doctor, or drop it without --purge",
                 details={"table": table.name},
@@ -322,7 +318,7 @@ class TableService(PublishedCalls):
 def _check_meant(table: TableRecord, meant: str) -> None:
     """Raises TableNotFound if the table is not the one with this uuid, if one is given."""
     if meant and table.uuid != meant:
-        raise TableNotFound(
+        raise errors.TableNotFound(
             f"table {table.name!r} is another one by now: the one that is meant does not exist",
             details={"table": table.name},
         )
@@ -333,7 +329,7 @@ def _checked(request: pb.CreateTableRequest, request_id: str) -> TableRecord:
     name = check_table_name(check_new_name(request.name, "name"), "name")
     file_format = request.format or "iceberg"
     if file_format not in FORMATS:
-        raise InvalidArgument(
+        raise errors.InvalidArgument(
             f"format {file_format!r} is not one of {', '.join(FORMATS)}", details={"field": "format"}
         )
     options = from_json(request.options_json, "options")

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from distop import errors
 from distop.coordinator.backlog.policy import (
     Apply,
     Backlog,
@@ -35,15 +36,6 @@ from distop.coordinator.starting.body import StartBody
 from distop.coordinator.starting.launching import Launched, Launcher
 from distop.coordinator.starting.services import Services, Term
 from distop.coordinator.work.processes import Surroundings
-from distop.errors import (
-    OF_THE_WORLD,
-    DistopError,
-    InvalidArgument,
-    LeadershipLost,
-    LeaseLost,
-    defect_of,
-    shortened,
-)
 from distop.metastore.backlog.batches import (
     MAX_ERROR_LENGTH,
     BatchBlock,
@@ -142,11 +134,11 @@ class Drainer:
             self._term.check()
             try:
                 pause, failures = await self._look(), 0
-            except (LeadershipLost, LeaseLost):
+            except (errors.LeadershipLost, errors.LeaseLost):
                 raise
             except Exception as error:
                 # No etcd, or no thread to plan: not the batch's fault.
-                defect = None if isinstance(error, DistopError) else error
+                defect = None if isinstance(error, errors.DistopError) else error
                 fields = {"table": self._keys.name, "error": str(error)}
                 log.warning("backlog_waits", extra=fields, exc_info=defect)
                 # Whatever comes meanwhile would meet the same.
@@ -253,7 +245,7 @@ class Drainer:
                 staged = self._new_branch(first, backlog.ordering_kv.mod_revision)
                 argument["branch"] = staged.branch
             return await self._start(backlog, kind, batches, argument, staged)
-        except OF_THE_WORLD:
+        except errors.OF_THE_WORLD:
             raise
         except Exception as error:
             if len(batches) > 1:
@@ -335,12 +327,12 @@ class Drainer:
             launched = await self._launcher.launch(
                 kind, body, unique, lambda _: share, [ordering_kv], started_by="backlog"
             )
-        except OF_THE_WORLD:
+        except errors.OF_THE_WORLD:
             raise
         except Exception as error:
             # Nothing was staged on it, or somebody has dropped it.
             fields = {"table": self._keys.name, "branch": staged.branch, "error": str(error)}
-            log.info("branch_not_dropped", extra=fields, exc_info=defect_of(error))
+            log.info("branch_not_dropped", extra=fields, exc_info=errors.defect_of(error))
             await self._put(backlog, rest)
             return 0.0
         if launched is Launched.STARTED:
@@ -351,7 +343,7 @@ class Drainer:
         """The types that publish and drop what this one has staged."""
         staging = self._services.registry.get(type_name).staging
         if staging is None:
-            raise InvalidArgument(
+            raise errors.InvalidArgument(
                 f"a batch of the type {type_name} cannot be written to a branch, so nobody can look at it "
                 "before it is published",
                 hint=f"skip it, or let approvals come after publication: {_AFTER}",
@@ -369,7 +361,7 @@ class Drainer:
         """
         self._staging(first.record.type)
         if first.record.argument.get("branch") is not None:
-            raise InvalidArgument(
+            raise errors.InvalidArgument(
                 "the batch names a branch, but the table has its batches on branches of their own",
                 hint=f"publish it without, or let approvals come after publication: {_AFTER}",
                 details={"field": "branch"},
@@ -388,14 +380,14 @@ class Drainer:
         """A batch whose operation could not be started: the failure is counted, or the batch blocks the
         table."""
         failure = BatchFailure.of(error)
-        message = shortened(failure.message, MAX_ERROR_LENGTH)
+        message = errors.shortened(failure.message, MAX_ERROR_LENGTH)
         attempts = failure.attempts(first.record)
         record = msgspec.structs.replace(first.record, attempts=attempts, code=failure.code, error=message)
         if record == first.record:
             return self._pause_for_source(first)
         spent = failure.is_final(attempts, backlog.ordering.max_attempts)
         code = failure.code if spent else ""
-        await self._note(backlog, first, record, code, message, defect=defect_of(error))
+        await self._note(backlog, first, record, code, message, defect=errors.defect_of(error))
         return 0.0
 
     def _pause_for_source(self, first: Waiting) -> float:

@@ -15,18 +15,7 @@ from distop.coordinator.starting.body import StartBody, check_scope
 from distop.coordinator.starting.launching import Launched, Launcher
 from distop.coordinator.starting.services import Services, Term
 from distop.errors import OF_THE_WORLD, InvalidArgument, defect_of, shortened
-from distop.metastore.backlog.batches import (
-    DONE,
-    MAX_ERROR_LENGTH,
-    MAX_FAILED,
-    RUNNING,
-    WAITING,
-    AppliedRecord,
-    BatchBlock,
-    BatchRecord,
-    gave_up,
-    ordering_of,
-)
+from distop.metastore.backlog import batches
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import DeleteRange, Get, KeyValue, Put, Txn, absent, unchanged
@@ -71,11 +60,11 @@ class UnorderedBatches:
             backlog.paused
             or ordering.held_by
             or ordering.returning_unordered
-            or len(ordering.failed) >= MAX_FAILED
+            or len(ordering.failed) >= batches.MAX_FAILED
         )
         if held or not backlog.unordered:
             return None
-        running = self._keys.unordered(RUNNING)
+        running = self._keys.unordered(batches.RUNNING)
         page = await self._client.get_range(
             running, prefix_end(running), keys_only=True, limit=MAX_RUNNING + 1
         )
@@ -108,7 +97,7 @@ class UnorderedBatches:
         of_batch = f"batch:{name if short else sha256(name.encode()).hexdigest()[:32]}"
 
         def share(arg: OperationArg) -> Txn:
-            taken = self._keys.unordered(RUNNING, name)
+            taken = self._keys.unordered(batches.RUNNING, name)
             running = msgspec.structs.replace(record, operation=str(arg.id))
             return Txn(
                 (unchanged(waiting.kv), absent(taken)),
@@ -144,7 +133,7 @@ class UnorderedBatches:
     async def _failed(self, waiting: Waiting, error: Exception) -> float:
         """A batch whose operation could not be started; return the seconds until the next look."""
         failure, revision, now = BatchFailure.of(error), waiting.kv.mod_revision, self._clock()
-        message = shortened(failure.message, MAX_ERROR_LENGTH)
+        message = shortened(failure.message, batches.MAX_ERROR_LENGTH)
         if failure.waits and (waiting.record.code, waiting.record.error) == (failure.code, message):
             pause = growing_pause(now - self._incomplete.setdefault(revision, now))
             self._due[revision] = now + pause
@@ -172,21 +161,23 @@ def after_failure(
     ordering_kv: KeyValue,
     at: KeyValue,
     batch: str,
-    record: BatchRecord,
+    record: batches.BatchRecord,
     failure: BatchFailure,
     now: float,
 ) -> Txn:
     """Count one more failed attempt at the batch with this key: it waits for the next attempt, or for a
     decision."""
-    message, attempts = shortened(failure.message, MAX_ERROR_LENGTH), failure.attempts(record)
+    message, attempts = shortened(failure.message, batches.MAX_ERROR_LENGTH), failure.attempts(record)
     left = msgspec.structs.replace(record, operation="", attempts=attempts, code=failure.code, error=message)
     looked_at = Txn((), (Put(keys.backlog_index, b"{}"),))
-    if not failure.is_final(attempts, ordering_of(ordering_kv).max_attempts):
-        waits = Put(keys.unordered(WAITING, batch), encode(left))
+    if not failure.is_final(attempts, batches.ordering_of(ordering_kv).max_attempts):
+        waits = Put(keys.unordered(batches.WAITING, batch), encode(left))
         moved = () if at.key == waits.key else (DeleteRange(at.key),)
         return looked_at + Txn((unchanged(at),), (*moved, waits))
-    block = BatchBlock(batch=batch, code=failure.code, error=message, operation=record.operation, at=now)
-    return looked_at + gave_up(keys, ordering_kv, at, batch, left, block)
+    block = batches.BatchBlock(
+        batch=batch, code=failure.code, error=message, operation=record.operation, at=now
+    )
+    return looked_at + batches.gave_up(keys, ordering_kv, at, batch, left, block)
 
 
 async def share_of_unordered(
@@ -199,14 +190,14 @@ async def share_of_unordered(
     result: HistoryRecord | None,
 ) -> Txn:
     """The finishing transaction's part for the unordered batch that the operation applies."""
-    key = keys.unordered(RUNNING, arg.unordered)
+    key = keys.unordered(batches.RUNNING, arg.unordered)
     read = await client.read_at_once([Get(keys.ordering), Get(key)])
     ordering_kv, kv = read.single(0, keys.ordering), read.single(1, key)
-    record = decode(kv.value, BatchRecord, kv.key) if kv.exists else None
+    record = decode(kv.value, batches.BatchRecord, kv.key) if kv.exists else None
     if record is None or record.operation != str(arg.id):
         return Txn((unchanged(kv),))  # it was removed by hand
     if failure is not None:
         return after_failure(keys, ordering_kv, kv, arg.unordered, record, failure, now)
-    done = encode(AppliedRecord.of(arg.id, record, now, result, plan=arg.argument))
-    ops = (DeleteRange(key), Put(keys.unordered(DONE, arg.unordered), done))
+    done = encode(batches.AppliedRecord.of(arg.id, record, now, result, plan=arg.argument))
+    ops = (DeleteRange(key), Put(keys.unordered(batches.DONE, arg.unordered), done))
     return Txn((unchanged(kv),), (*ops, Put(keys.backlog_index, b"{}")))

@@ -20,29 +20,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from distop import errors
 from distop.commit.execution import StepFailed, is_skippable
 from distop.coordinator.starting.services import Services, Term
 from distop.coordinator.state.tracker import Tracked, completion_failed
 from distop.coordinator.work.processes import Call, Surroundings
 from distop.coordinator.work.work import LONG_S, Work, is_own
-from distop.errors import (
-    Busy,
-    CallTimeout,
-    DistopError,
-    LeadershipLost,
-    PermanentStepError,
-    as_distop,
-    shortened,
-)
 from distop.lake.storage.traces import keep_trace
 from distop.metastore.operations.ending import apply_resolve, note_failure
-from distop.metastore.records.operation import (
-    COMMITTING,
-    CompletionRecord,
-    OperationArg,
-    ResolveRecord,
-    Retry,
-)
+from distop.metastore.records import operation as records
 from distop.operations.api import DistributedOperation, OperationView
 from distop.process.loop import cancel_all
 from distop.process.tracing import Span, Tracer
@@ -63,8 +49,8 @@ MAX_ERROR_LENGTH = 4000
 
 def text_of(error: Exception) -> str:
     """``CODE: message`` of an error, for the facts of an operation."""
-    known = as_distop(error)
-    return shortened(f"{known.code}: {known}", MAX_ERROR_LENGTH)
+    known = errors.as_distop(error)
+    return errors.shortened(f"{known.code}: {known}", MAX_ERROR_LENGTH)
 
 
 class Parking:
@@ -73,7 +59,7 @@ class Parking:
     def __init__(self, services: Services) -> None:
         self._client, self._work, self._wall = services.client, services.publishing, services.wall
 
-    def retry(self, arg: OperationArg) -> Retry:
+    def retry(self, arg: records.OperationArg) -> records.Retry:
         """How long an operation is tried again."""
         of_type = DistributedOperation.retry
         with suppress(Exception):  # its type cannot be loaded here, perhaps by the next leader
@@ -87,17 +73,17 @@ class Parking:
         is parked, or its state has changed meanwhile.
         """
         sealed, step = tracked.state, error if isinstance(error, StepFailed) else None
-        publishes = sealed == COMMITTING
+        publishes = sealed == records.COMMITTING
         cause = step.cause if step is not None and step.cause is not None else error
-        known = as_distop(cause)
+        known = errors.as_distop(cause)
         await self.keep_trace(tracked, cause)
         counted, is_last = self._counted(tracked)
         record = msgspec.structs.replace(
             counted,
             step="" if publishes else AFTER_FAILURE,
             error_code=known.code,
-            error=shortened(str(known), MAX_ERROR_LENGTH),
-            parked=publishes and (is_last or isinstance(cause, PermanentStepError)),
+            error=errors.shortened(str(known), MAX_ERROR_LENGTH),
+            parked=publishes and (is_last or isinstance(cause, errors.PermanentStepError)),
         )
         if step is not None:
             logged = step.record
@@ -115,17 +101,17 @@ class Parking:
         """Whether the attempt at the abort of an operation that has just failed is the last one."""
         return self._counted(tracked)[1]
 
-    def _counted(self, tracked: Tracked) -> tuple[CompletionRecord, bool]:
+    def _counted(self, tracked: Tracked) -> tuple[records.CompletionRecord, bool]:
         """The record with one more failed attempt, and whether that was the last one.
 
         The time for which the attempt was planned decides: one that nobody could make in time, since all
         hosts slept or were dead, is followed by another one.
         """
         before, retry, now = tracked.completion, self.retry(tracked.arg), self._wall()
-        if tracked.state != COMMITTING and before.step != AFTER_FAILURE:
-            before = CompletionRecord(skipped=before.skipped)  # the failures at publishing
+        if tracked.state != records.COMMITTING and before.step != AFTER_FAILURE:
+            before = records.CompletionRecord(skipped=before.skipped)  # the failures at publishing
         attempts, since = before.attempts + 1, before.since or now
-        record = CompletionRecord(
+        record = records.CompletionRecord(
             attempts=attempts,
             at=now,
             since=since,
@@ -144,10 +130,10 @@ class Parking:
     async def keep_trace(self, tracked: Tracked, error: Exception) -> None:
         """Store the stack trace of user code, for ``distop operation logs``."""
         arg, label = tracked.arg, "keeping a stack trace"
-        with suppress(CallTimeout, Busy):  # of a hanging storage: the failure is counted anyway
+        with suppress(errors.CallTimeout, errors.Busy):  # of a hanging storage: the failure is counted anyway
             await self._work.blocking(arg.table, label, keep_trace, arg, error, limit_s=TRACE_S)
 
-    async def _note(self, term: Term, tracked: Tracked, record: CompletionRecord) -> bool:
+    async def _note(self, term: Term, tracked: Tracked, record: records.CompletionRecord) -> bool:
         """Record how an attempt has failed; ``False`` if the operation's state has changed meanwhile."""
         events = tracked.events(*([completion_failed(record)] if record.attempts else []))
         revision, state = await note_failure(
@@ -159,7 +145,7 @@ class Parking:
             tracked.set_state(state, revision)
         return state is None
 
-    async def resolve(self, term: Term, tracked: Tracked, decision: ResolveRecord) -> None:
+    async def resolve(self, term: Term, tracked: Tracked, decision: records.ResolveRecord) -> None:
         """Act on the decision about a parked operation."""
         acted = await apply_resolve(
             self._client,
@@ -179,7 +165,7 @@ class Parking:
             "operation_resolved",
             extra={"operation": str(tracked.arg.id), "action": decision.action, "by": decision.by},
         )
-        tracked.set_completion(record or CompletionRecord(), revision)
+        tracked.set_completion(record or records.CompletionRecord(), revision)
         tracked.error = error or tracked.error
         tracked.set_state(state, revision)
 
@@ -278,9 +264,9 @@ class Outside:
     async def _note_long(self, term: Term, tracked: Tracked, label: str) -> None:
         try:
             await self._parking.runs_long(term, tracked, label)
-        except LeadershipLost:
+        except errors.LeadershipLost:
             raise
-        except DistopError as error:  # the call itself goes on
+        except errors.DistopError as error:  # the call itself goes on
             log.warning("call_not_told_of", extra={"operation": str(tracked.arg.id), "error": str(error)})
 
     def interrupt(self, tracked: Tracked) -> None:

@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from distop import errors
 from distop.commit.contract import NOT_UNDONE
 from distop.coordinator.backlog.applying import share_of
 from distop.coordinator.backlog.policy import failure_of
@@ -42,19 +43,6 @@ from distop.coordinator.starting.services import Services, Term
 from distop.coordinator.state.tracker import LED, TAKEN, WAITS_AGAIN, Tracked, event
 from distop.coordinator.state.tracker import sealed as sealed_event
 from distop.coordinator.work.processes import Surroundings
-from distop.errors import (
-    OF_THE_WORLD,
-    Busy,
-    Conflict,
-    DistopError,
-    InvalidArgument,
-    OutcomeUnknown,
-    PreconditionFailed,
-    UnknownOperationType,
-    ValidationFailed,
-    as_distop,
-    shortened,
-)
 from distop.lake.layout.staging import ROWS
 from distop.metastore.backlog.undoing import rollback_txn
 from distop.metastore.crashpoints import reached
@@ -151,7 +139,7 @@ class Collector:
             view = OperationView(arg=arg, jobs=jobs, token=token_of(arg), error=error)
             label, call = f"cleanup of {arg.id}", partial(hook, "cleanup", view)
             await self._work.user(kind, arg.table, label, call, check=term.check)
-        except OF_THE_WORLD:
+        except errors.OF_THE_WORLD:
             raise
         except Exception as raised:
             await self._parking.keep_trace(tracked, raised)
@@ -212,10 +200,10 @@ class Finishing:
             )
             txn = finish_txn(keys, tracked.keys, term.epoch, plan)
             became, revision = await finish(self._client, keys, tracked.keys, term.epoch, txn)
-        except OutcomeUnknown:
+        except errors.OutcomeUnknown:
             # In doubt nothing is removed: a commit may have published the files.
             raise
-        except DistopError:
+        except errors.DistopError:
             await self.discard(keys, contributions)
             raise
         if became is not Finished.MOVED:
@@ -250,7 +238,7 @@ class Finishing:
         try:
             kv = await self._client.get(keys.history(tracked.keys.operation))
             ended = decode(kv.value, HistoryRecord, kv.key).events if kv.exists else []
-        except DistopError:
+        except errors.DistopError:
             return (
                 False  # the operation has ended: a trace without its root is no reason to do anything again
             )
@@ -349,7 +337,7 @@ def last_spans(
 MAX_NAMED_ERROR = 120
 """Characters of the error of each failed job that a history record names."""
 
-REFUSALS = Conflict, InvalidArgument, PreconditionFailed
+REFUSALS = errors.Conflict, errors.InvalidArgument, errors.PreconditionFailed
 """Errors after which another attempt would fail the same way."""
 
 MAX_REBASES = 100
@@ -383,10 +371,10 @@ class Completion:
             await ends(term, tracked)
         except Interrupted:
             return  # the decision, or the end, is in etcd
-        except OF_THE_WORLD:
+        except errors.OF_THE_WORLD:
             raise
         except Exception as error:
-            refused = isinstance(error, REFUSALS) and not isinstance(error, UnknownOperationType)
+            refused = isinstance(error, REFUSALS) and not isinstance(error, errors.UnknownOperationType)
             if refused and tracked.state == COMMITTING:
                 await self._refused(term, tracked, error)
             else:
@@ -394,9 +382,9 @@ class Completion:
 
     async def _refused(self, term: Term, tracked: Tracked, error: Exception) -> None:
         """Abort an operation that can never be published, with the reason."""
-        message = shortened(str(error), MAX_ERROR_LENGTH)
-        facts = error.facts if isinstance(error, ValidationFailed) else {}
-        record = ErrorRecord(code=as_distop(error).code, message=message, at=self._wall(), facts=facts)
+        message = errors.shortened(str(error), MAX_ERROR_LENGTH)
+        facts = error.facts if isinstance(error, errors.ValidationFailed) else {}
+        record = ErrorRecord(code=errors.as_distop(error).code, message=message, at=self._wall(), facts=facts)
         happened = sealed_event(record.at, ABORTING, record)
         sealed = await seal(
             self._client,
@@ -433,7 +421,7 @@ class Completion:
             decided = tracked.cancel_requested or tracked.decision is not None
             if tracked.state != sealed or (sealed == COMMITTING and decided):
                 return
-        raise Busy(f"{tracked.arg.id} lost {MAX_REBASES} races in a row for table {term.keys.name!r}")
+        raise errors.Busy(f"{tracked.arg.id} lost {MAX_REBASES} races in a row for table {term.keys.name!r}")
 
     async def _tried(
         self, tracked: Tracked, fact: str, attempt: Coroutine[Any, Any, dict[str, Any]]
@@ -442,7 +430,7 @@ class Completion:
         so: the table must not wait for it for ever."""
         try:
             return await attempt
-        except OF_THE_WORLD:
+        except errors.OF_THE_WORLD:
             raise
         except Exception as raised:
             if not (isinstance(raised, REFUSALS) or self.parking.gives_up(tracked)):
@@ -473,7 +461,7 @@ class Completion:
         keep an operation from its end."""
         try:
             return await self.outside.run(term, tracked, "facts", partial(_facts, view), kind)
-        except OF_THE_WORLD:
+        except errors.OF_THE_WORLD:
             raise
         except Exception as error:
             await self.parking.keep_trace(tracked, error)
@@ -586,4 +574,6 @@ def _steps_for_rows(arg: OperationArg) -> tuple[list[StepRecord], bool]:
 def _described(arg: OperationArg, failures: dict[str, str], surroundings: Surroundings) -> dict[str, str]:
     """The part of a success about failed jobs within the allowed number; as much as fits the record."""
     kind = surroundings.registry.get(arg.type)
-    return {kind.describe_job(arg, job): shortened(why, MAX_NAMED_ERROR) for job, why in failures.items()}
+    return {
+        kind.describe_job(arg, job): errors.shortened(why, MAX_NAMED_ERROR) for job, why in failures.items()
+    }

@@ -15,14 +15,7 @@ from distop.coordinator.doctor.findings import DOCTOR, Finding, RepairTxn, text
 from distop.coordinator.doctor.liveness import Patience
 from distop.coordinator.doctor.reading import ObservedTable
 from distop.errors import CorruptRecord, InvalidName
-from distop.metastore.backlog.batches import (
-    MAX_FAILED,
-    RUNNING,
-    WAITING,
-    BatchRecord,
-    OrderingRecord,
-    ordering_of,
-)
+from distop.metastore.backlog import batches
 from distop.metastore.etcd.txn import Compare, DeleteRange, KeyValue, Op, Put, Txn, absent, unchanged
 from distop.metastore.records.names import OperationId
 from distop.metastore.records.record import decode, encode
@@ -34,14 +27,14 @@ def check_backlog(table: ObservedTable, patience: Patience) -> list[Finding]:
         return list(_index_of_nothing(table))
     findings: list[Finding] = []
     try:
-        ordering = ordering_of(table.ordering)
+        ordering = batches.ordering_of(table.ordering)
     except CorruptRecord as error:
         return [table.unreadable(table.ordering.key, error.message)]
     heads: list[Waiting] = []
     for kv in table.batches:
         try:
             name = kv.key[len(table.keys.backlog_prefix) :].decode()
-            heads.append(Waiting(name=name, record=decode(kv.value, BatchRecord, kv.key), kv=kv))
+            heads.append(Waiting(name=name, record=decode(kv.value, batches.BatchRecord, kv.key), kv=kv))
         except (CorruptRecord, UnicodeDecodeError) as error:
             findings.append(table.unreadable(kv.key, str(error)))
     if findings:
@@ -126,7 +119,7 @@ def _index_of_nothing(table: ObservedTable) -> Iterator[Finding]:
         )
 
 
-def _index(table: ObservedTable, ordering: OrderingRecord, heads: list[Waiting]) -> Iterator[Finding]:
+def _index(table: ObservedTable, ordering: batches.OrderingRecord, heads: list[Waiting]) -> Iterator[Finding]:
     """The index must name the table if a leader can do something about its backlog."""
     following = decide(
         Backlog(
@@ -160,7 +153,7 @@ def _index(table: ObservedTable, ordering: OrderingRecord, heads: list[Waiting])
 
 
 def _flight(
-    table: ObservedTable, ordering: OrderingRecord, heads: list[Waiting], patience: Patience
+    table: ObservedTable, ordering: batches.OrderingRecord, heads: list[Waiting], patience: Patience
 ) -> Iterator[Finding]:
     if not ordering.running:
         return
@@ -194,7 +187,7 @@ def _flight(
     )
 
 
-def _marks(table: ObservedTable, ordering: OrderingRecord, heads: list[Waiting]) -> Iterator[Finding]:
+def _marks(table: ObservedTable, ordering: batches.OrderingRecord, heads: list[Waiting]) -> Iterator[Finding]:
     """Batches name the operation that applies them, which must be the one that the table names."""
     for waiting in heads:
         if waiting.record.operation in ("", ordering.running):
@@ -212,7 +205,7 @@ def _marks(table: ObservedTable, ordering: OrderingRecord, heads: list[Waiting])
         )
 
 
-def _rewritten(table: ObservedTable, ordering: OrderingRecord) -> Iterator[Finding]:
+def _rewritten(table: ObservedTable, ordering: batches.OrderingRecord) -> Iterator[Finding]:
     for batch in ordering.rewritten:
         yield table.finding(
             "BATCH_REWRITTEN",
@@ -223,7 +216,7 @@ def _rewritten(table: ObservedTable, ordering: OrderingRecord) -> Iterator[Findi
         )
 
 
-def _unordered(table: ObservedTable, ordering: OrderingRecord) -> Iterator[Finding]:
+def _unordered(table: ObservedTable, ordering: batches.OrderingRecord) -> Iterator[Finding]:
     """Batches without an order: those that have failed, and those whose operation does not run."""
     for block in ordering.failed:
         yield table.finding(
@@ -232,15 +225,15 @@ def _unordered(table: ObservedTable, ordering: OrderingRecord) -> Iterator[Findi
             sentence=f"batch {block.batch!r} of table {table.name!r} has failed: {block.code}: {block.error}",
             remedy=f"remove the cause, then: distop batch retry {table.name} {block.batch}; or skip it",
         )
-    prefix, waits = table.keys.unordered(RUNNING), False
+    prefix, waits = table.keys.unordered(batches.RUNNING), False
     for kv in table.unordered:
-        if kv.key.startswith(table.keys.unordered(WAITING)):
+        if kv.key.startswith(table.keys.unordered(batches.WAITING)):
             waits = True
         if not kv.key.startswith(prefix):
             continue
         batch = kv.key[len(prefix) :].decode(errors="replace")
         try:
-            record = decode(kv.value, BatchRecord, kv.key)
+            record = decode(kv.value, batches.BatchRecord, kv.key)
             operation = table.operations.get(OperationId.parse(record.operation))
         except (CorruptRecord, InvalidName) as error:
             yield table.unreadable(kv.key, error.message)
@@ -261,7 +254,7 @@ def _unordered(table: ObservedTable, ordering: OrderingRecord) -> Iterator[Findi
                 "it waits again",
                 (unchanged(kv), absent(state)),
                 DeleteRange(kv.key),
-                Put(table.keys.unordered(WAITING, batch), again),
+                Put(table.keys.unordered(batches.WAITING, batch), again),
             ),
         )
     if (
@@ -269,7 +262,7 @@ def _unordered(table: ObservedTable, ordering: OrderingRecord) -> Iterator[Findi
         and not table.backlog_index.exists
         and not table.pause.exists
         and not ordering.held_by
-        and len(ordering.failed) < MAX_FAILED
+        and len(ordering.failed) < batches.MAX_FAILED
     ):
         yield table.finding(
             "BACKLOG_NOT_INDEXED",
@@ -280,7 +273,7 @@ def _unordered(table: ObservedTable, ordering: OrderingRecord) -> Iterator[Findi
         )
 
 
-def _blocked(table: ObservedTable, ordering: OrderingRecord, names: set[str]) -> Iterator[Finding]:
+def _blocked(table: ObservedTable, ordering: batches.OrderingRecord, names: set[str]) -> Iterator[Finding]:
     block = ordering.blocked
     if block is not None and block.batch not in names and len(table.batches) < table.batches_limit:
         yield table.finding(

@@ -20,31 +20,10 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import DeleteRange, Get, KeyValue, Put, Txn, TxnResult, unchanged
 from distop.metastore.etcd.update import update
 from distop.metastore.operations.jobs import TriesRecord
+from distop.metastore.records import operation as records
 from distop.metastore.records.keyspace import Keyspace
 from distop.metastore.records.member import LeaderRecord, MemberRecord
 from distop.metastore.records.names import TABLE_WORDS, escape, prefix_end, unescape
-from distop.metastore.records.operation import (
-    ABORTING,
-    COMMITTING,
-    RUNNING,
-    ActiveRecord,
-    CancelRecord,
-    ClaimRecord,
-    CompletionRecord,
-    ErrorRecord,
-    EventsRecord,
-    HistoryRecord,
-    JobCountsRecord,
-    JobRecord,
-    OperationArg,
-    PauseRecord,
-    QueuedRecord,
-    RequestRecord,
-    ResolveRecord,
-    RunnerRecord,
-    RunRecord,
-    SeriesRecord,
-)
 from distop.metastore.records.record import Record, decode
 from distop.metastore.records.table import (
     AlertRecord,
@@ -85,7 +64,7 @@ def _schedule(kv: KeyValue) -> None:
 
 
 def _state(kv: KeyValue) -> None:
-    if kv.value not in (RUNNING, COMMITTING, ABORTING):
+    if kv.value not in (records.RUNNING, records.COMMITTING, records.ABORTING):
         raise CorruptRecord(f"{text(kv.value)!r} is no state of an operation")
 
 
@@ -99,35 +78,35 @@ _OF_TABLES: dict[str, Reads] = {
     "runOps": lambda kv: decode_run_ops(kv.value),
     "head": _record(Head),
     "watermarks": lambda kv: decode_recent(kv.value),
-    "pause": _record(PauseRecord),
+    "pause": _record(records.PauseRecord),
     "ordering": _record(OrderingRecord),
     "undone": _record(UndoneRecord),
     "backlog": _record(BatchRecord),
     "applied": _record(AppliedRecord),
-    "request": _record(RequestRecord),
-    "history": _record(HistoryRecord),
-    "series": _record(SeriesRecord),
+    "request": _record(records.RequestRecord),
+    "history": _record(records.HistoryRecord),
+    "series": _record(records.SeriesRecord),
     "index": _record(IndexRecord),
     "schedule": _schedule,
     "auditTrail": _record(AuditRecord),
 }
 _OF_OPERATIONS: dict[str, Reads] = {
-    "arg": _record(OperationArg),
+    "arg": _record(records.OperationArg),
     "state": _state,
-    "runner": _record(RunnerRecord),
-    "run": _record(RunRecord),
-    "cancel": _record(CancelRecord),
-    "error": _record(ErrorRecord),
-    "completion": _record(CompletionRecord),
-    "resolve": _record(ResolveRecord),
-    "pause": _record(PauseRecord),
-    "jobCounts": _record(JobCountsRecord),
-    "events": _record(EventsRecord),
-    "queued": _record(QueuedRecord),
+    "runner": _record(records.RunnerRecord),
+    "run": _record(records.RunRecord),
+    "cancel": _record(records.CancelRecord),
+    "error": _record(records.ErrorRecord),
+    "completion": _record(records.CompletionRecord),
+    "resolve": _record(records.ResolveRecord),
+    "pause": _record(records.PauseRecord),
+    "jobCounts": _record(records.JobCountsRecord),
+    "events": _record(records.EventsRecord),
+    "queued": _record(records.QueuedRecord),
 }
 _OF_JOBS: dict[str, Reads] = {
-    "state": _record(JobRecord),
-    "claim": _record(ClaimRecord),
+    "state": _record(records.JobRecord),
+    "claim": _record(records.ClaimRecord),
     "tries": _record(TriesRecord),
 }
 
@@ -139,8 +118,8 @@ def indexes_of(space: Keyspace) -> dict[bytes, tuple[Callable[[bytes], Any], Rea
         return partial(space.name_in, index), reads
 
     return {
-        space.active: (space.parse_active, _record(ActiveRecord)),
-        space.waiting: (space.parse_waiting, _record(ActiveRecord)),
+        space.active: (space.parse_active, _record(records.ActiveRecord)),
+        space.waiting: (space.parse_waiting, _record(records.ActiveRecord)),
         space.paused: (space.paused_by, _nothing),
         space.tables: named(space.tables),
         space.backlog_tables: named(space.backlog_tables),

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import aclosing, suppress
 
+from distop import errors
 from distop.coordinator.backlog.drainer import Drainer
 from distop.coordinator.completion.completion import Completion
 from distop.coordinator.starting.services import Services, Term
@@ -28,16 +29,6 @@ from distop.coordinator.state.tracker import (
     event,
 )
 from distop.coordinator.state.tracker import sealed as sealed_event
-from distop.errors import (
-    Busy,
-    Compacted,
-    CorruptRecord,
-    DistopError,
-    LeadershipLost,
-    LeaseLost,
-    OperationPaused,
-    Unavailable,
-)
 from distop.metastore.backlog.batches import WAITING
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Get, KeyValue, Put, Txn, equals, named
@@ -116,7 +107,7 @@ class DrivenOperation:
         async def send() -> None:
             try:
                 await client.txn(txn, timeout_s=COUNT_EVERY_S)
-            except DistopError:
+            except errors.DistopError:
                 timeline.unrecorded |= had_events
 
         self._recording = asyncio.create_task(send())
@@ -261,9 +252,9 @@ class TableDriver:
             while True:
                 try:
                     await self._follow()
-                except Compacted:
+                except errors.Compacted:
                     log.info("table_relisted", extra=self._term.fields)
-                except (Unavailable, Busy) as error:
+                except (errors.Unavailable, errors.Busy) as error:
                     log.warning("table_unreadable", extra={**self._term.fields, "error": str(error)})
                     await asyncio.sleep(LIST_AGAIN_S)
         finally:
@@ -336,7 +327,7 @@ class TableDriver:
         """The operation of an argument; ``None`` if this version cannot decode it."""
         try:
             arg = decode(arg_kv.value, OperationArg, arg_kv.key)
-        except CorruptRecord as error:
+        except errors.CorruptRecord as error:
             # A newer version has started it and must end it. The table's other operations continue.
             self._report_unreadable(str(keys.operation), error)
             return None
@@ -404,7 +395,9 @@ class TableDriver:
         """Raise :class:`LeaseLost` or :class:`LeadershipLost` if the epoch is over."""
         self._term.check()
         if self._lost:
-            raise LeadershipLost(f"table {self._keys.name!r}: epoch {self._term.epoch.revision} is over")
+            raise errors.LeadershipLost(
+                f"table {self._keys.name!r}: epoch {self._term.epoch.revision} is over"
+            )
 
     async def _check_states(self) -> None:
         """Notice what was removed by hand, see :meth:`_pump`: a state, whose operation is over; a record of a
@@ -413,7 +406,7 @@ class TableDriver:
             await asyncio.sleep(CHECK_STATES_S)
             for tracked in [slot.tracked for slot in self._slots.values()]:
                 wanted = tracked.keys.state, tracked.keys.completion
-                with suppress(Unavailable, Busy):  # the next check sees it
+                with suppress(errors.Unavailable, errors.Busy):  # the next check sees it
                     gets = [Get(key, keys_only=True) for key in wanted]
                     read = await self._client.read_in_lane(gets, self._keys.prefix)
                     for index, key in enumerate(wanted):
@@ -464,7 +457,7 @@ class TableDriver:
     def _operation_of(self, arg_key: bytes) -> OperationId | None:
         try:
             return self._keys.keyspace.parse_root(arg_key.removesuffix(b".arg"))
-        except CorruptRecord:
+        except errors.CorruptRecord:
             return None
 
     def _report_unreadable(self, operation: str, error: object) -> None:
@@ -531,17 +524,17 @@ class TableDriver:
         error = None if task is None or task.cancelled() else task.exception()
         if error is None:
             slot.failures, slot.not_before = 0, 0.0
-        elif isinstance(error, LeadershipLost | LeaseLost):
+        elif isinstance(error, errors.LeadershipLost | errors.LeaseLost):
             raise error
         else:
             slot.failures += 1
             pause = self._completion.parking.retry(slot.tracked.arg).pause_s(slot.failures)
             slot.not_before = now + pause
-            if isinstance(error, OperationPaused):
+            if isinstance(error, errors.OperationPaused):
                 # Nothing has failed: the index of what is paused will show it, unless its entry was removed.
                 return
             self._services.metrics.action_failed(slot.tracked.arg.type, error)
-            defect = None if isinstance(error, DistopError) else error
+            defect = None if isinstance(error, errors.DistopError) else error
             fields = {"operation": str(slot.tracked.arg.id), "failures": slot.failures, "retry_in_s": pause}
             log.log(
                 logging.WARNING if defect is None else logging.ERROR,

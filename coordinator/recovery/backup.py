@@ -13,15 +13,7 @@ from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import IO
 
-from distop.errors import (
-    AlreadyExists,
-    Conflict,
-    CorruptRecord,
-    DistopError,
-    InvalidArgument,
-    NotFound,
-    encodable,
-)
+from distop import errors
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.health import member_status
 from distop.metastore.etcd.txn import DeleteRange, Get, Put, Txn, unchanged
@@ -38,7 +30,7 @@ _HASH_BYTES = 32
 """A snapshot ends with the SHA-256 of the rest."""
 
 
-class BackupDamaged(CorruptRecord):
+class BackupDamaged(errors.CorruptRecord):
     """A file of a backup is not what was written."""
 
     code = "BACKUP_DAMAGED"
@@ -93,11 +85,11 @@ async def back_up(
     _check_free(file)
     space, at, part = client.keyspace, time.time(), file.with_name(f"{file.name}.part")
     mark = Put(space.backup, encode(BackupRecord(at=at, by=by)))
-    argument = to_json({"file": encodable(file.name)}, "file")
+    argument = to_json({"file": errors.encodable(file.name)}, "file")
     entry = audit_put(space, "backup", by=by, target=space.name, argument=argument, at=at)
     markers = await client.get_range(space.backup, b"")
     if any(was_restored(kv, markers.revision) for kv in markers.kvs):
-        raise InvalidArgument(
+        raise errors.InvalidArgument(
             "etcd was restored from a backup, and is not repaired yet",
             hint="first: distop cluster doctor --after-restore --fix",
         )
@@ -110,7 +102,7 @@ async def back_up(
         hashed = await _write(client, part, limit_s)
         if (await client.get(space.backup)).mod_revision != marked.revision:
             os.unlink(part)
-            raise Conflict("another backup was made at the same time: it may have removed the mark")
+            raise errors.Conflict("another backup was made at the same time: it may have removed the mark")
         _put_in_place(part, file)
         manifest = BackupManifest(
             bytes=hashed.size,
@@ -126,7 +118,7 @@ async def back_up(
         )
         _write_manifest(manifest_of(file), manifest)
     finally:
-        with suppress(DistopError):  # etcd may be unreachable; the mark is harmless
+        with suppress(errors.DistopError):  # etcd may be unreachable; the mark is harmless
             current = await client.get(space.backup)
             if current.mod_revision == marked.revision:
                 await settle(client, Txn((unchanged(current),), (DeleteRange(space.backup),)))
@@ -149,7 +141,9 @@ async def _write(client: EtcdClient, part: Path, limit_s: float) -> _Hashed:
         with suppress(OSError):
             os.unlink(part)  # the disk may be full of it
         if isinstance(error, OSError):
-            raise InvalidArgument(f"{part} cannot be written: {error}", details={"field": "file"}) from error
+            raise errors.InvalidArgument(
+                f"{part} cannot be written: {error}", details={"field": "file"}
+            ) from error
         raise
     return hashed
 
@@ -157,7 +151,7 @@ async def _write(client: EtcdClient, part: Path, limit_s: float) -> _Hashed:
 def _check_free(file: Path) -> None:
     for path in (file, manifest_of(file)):
         if path.exists():
-            raise AlreadyExists(f"{path} exists already", details={"field": "file"})
+            raise errors.AlreadyExists(f"{path} exists already", details={"field": "file"})
 
 
 def _opened(part: Path) -> IO[bytes]:
@@ -221,9 +215,9 @@ def check(file: Path) -> BackupManifest:
             while piece := stream.read(1 << 20):
                 hashed.add(piece)
     except FileNotFoundError as error:
-        raise NotFound(f"{error.filename} does not exist", details={"field": "file"}) from error
+        raise errors.NotFound(f"{error.filename} does not exist", details={"field": "file"}) from error
     except OSError as error:
-        raise InvalidArgument(f"{file} cannot be read: {error}", details={"field": "file"}) from error
+        raise errors.InvalidArgument(f"{file} cannot be read: {error}", details={"field": "file"}) from error
     if (hashed.size, hashed.sha256) != (manifest.bytes, manifest.sha256) or not hashed.whole:
         raise BackupDamaged(f"{file} is not the snapshot that {manifest_of(file)} describes")
     return manifest

@@ -35,40 +35,18 @@ from distop.metastore.backlog.batches import (
     without_failed,
 )
 from distop.metastore.backlog.undoing import batch_keys
+from distop.metastore.etcd import txn as etcd
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.txn import (
-    Compare,
-    DeleteRange,
-    Get,
-    KeyValue,
-    Op,
-    Put,
-    Txn,
-    TxnResult,
-    absent,
-    equals,
-    unchanged,
-)
 from distop.metastore.etcd.update import settle, update
 from distop.metastore.members.lease import Epoch, LeaseSession, campaign
 from distop.metastore.operations.ending import Finished, FinishParts, finish, finish_txn
 from distop.metastore.operations.pausing import pause_table
 from distop.metastore.operations.runs import active_operations
 from distop.metastore.operations.starting import done_before
+from distop.metastore.records import operation as records
 from distop.metastore.records.keyspace import OperationKeys, TableKeys
 from distop.metastore.records.member import LeaderRecord
 from distop.metastore.records.names import OperationId, prefix_end
-from distop.metastore.records.operation import (
-    ABORTING,
-    COMMITTING,
-    RUNNING,
-    SUCCESS,
-    ErrorRecord,
-    HistoryRecord,
-    OperationArg,
-    PauseRecord,
-    RequestNote,
-)
 from distop.metastore.records.record import decode, encode, encode_plain
 from distop.metastore.records.table import Head, TableRecord, Watermarks
 from distop.metastore.records.watermarks import Marks, position
@@ -90,12 +68,12 @@ async def publish_again(
     operation = replace(OperationId.parse(snapshot.operation), table=keys.name)
     op = keys.operation(operation)
     read = await client.read_at_once(
-        [Get(op.arg), Get(op.state), Get(keys.history(operation)), Get(keys.ordering)]
+        [etcd.Get(op.arg), etcd.Get(op.state), etcd.Get(keys.history(operation)), etcd.Get(keys.ordering)]
     )
     if read.got(2) and not _has_staged(read.single(3, keys.ordering), operation):
         return False
     if read.got(0) and read.got(1):
-        arg = decode(read.single(0, op.arg).value, OperationArg, op.arg)
+        arg = decode(read.single(0, op.arg).value, records.OperationArg, op.arg)
         if arg.uuid == snapshot.uuid:
             await _finish(client, keys, op, epoch, arg, snapshot, now)
             return True
@@ -108,14 +86,14 @@ async def _finish(
     keys: TableKeys,
     op: OperationKeys,
     epoch: Epoch,
-    arg: OperationArg,
+    arg: records.OperationArg,
     snapshot: AheadSnapshot,
     now: float,
 ) -> None:
     """End an operation that runs, according to etcd, as its leader did then."""
     # A cancellation, pause or decision around the backup came too late.
-    held = (DeleteRange(op.waiting), DeleteRange(op.cancel), DeleteRange(op.resolve))
-    await settle(client, Txn((epoch.held(),), (Put(op.state, COMMITTING), *held)))
+    held = (etcd.DeleteRange(op.waiting), etcd.DeleteRange(op.cancel), etcd.DeleteRange(op.resolve))
+    await settle(client, etcd.Txn((epoch.held(),), (etcd.Put(op.state, records.COMMITTING), *held)))
     for _ in range(ENDING_RACES):
         staged = ordering_of(await client.get(keys.ordering)).staged
         line = _history(snapshot, arg)
@@ -123,7 +101,7 @@ async def _finish(
             line.facts[BRANCH] = staged.branch
         share = await share_of(client, keys, arg, failure=None, now=now, result=line)
         plan = FinishParts(
-            sealed=COMMITTING,
+            sealed=records.COMMITTING,
             run_ops=await client.get(keys.run_ops),
             history=line,
             arg=arg,
@@ -136,9 +114,9 @@ async def _finish(
     raise Busy(f"{arg.id} could not be ended: another process changes its table")
 
 
-def _history(snapshot: AheadSnapshot, arg: OperationArg | None) -> HistoryRecord:
-    line = HistoryRecord(
-        outcome=SUCCESS,
+def _history(snapshot: AheadSnapshot, arg: records.OperationArg | None) -> records.HistoryRecord:
+    line = records.HistoryRecord(
+        outcome=records.SUCCESS,
         uuid=snapshot.uuid,
         request_id=snapshot.request.id if snapshot.request else "",
         started_by=snapshot.started_by,
@@ -170,15 +148,17 @@ async def _remember(
     places += [key for batch in snapshot.batches for key in (keys.backlog(batch), keys.applied(batch))]
     wanted = [line, number, keys.ordering, epoch.key, *places]
 
-    async def decide(read: TxnResult) -> tuple[Txn | None, None]:
+    async def decide(read: etcd.TxnResult) -> tuple[etcd.Txn | None, None]:
         current = {key: read.single(index, key) for index, key in enumerate(wanted)}
         if current[line].exists and not _has_staged(current[keys.ordering], operation):
             return None, None
         if current[epoch.key].create_revision != epoch.revision:
             raise LeadershipLost(f"table {keys.name!r} is led by another process: is a coordinator running?")
-        ops: list[Op] = [] if current[line].exists else [Put(line, encode(_history(snapshot, None)))]
+        ops: list[etcd.Op] = (
+            [] if current[line].exists else [etcd.Put(line, encode(_history(snapshot, None)))]
+        )
         following = max(int(current[number].value or b"1"), operation.instance + 1)
-        ops.append(Put(number, str(following).encode()))
+        ops.append(etcd.Put(number, str(following).encode()))
         if snapshot.request is not None:
             ops += done_before(keys, _asked(operation, snapshot))
         ordering = ordering_of(current[keys.ordering])
@@ -191,37 +171,37 @@ async def _remember(
             entry, applied = current[keys.backlog(batch)], current[keys.applied(batch)]
             if not applied.exists:
                 changed = changed.done_with(batch)
-                ops.append(Put(applied.key, _applied(operation, entry, snapshot)))
-            ops.append(DeleteRange(entry.key))
+                ops.append(etcd.Put(applied.key, _applied(operation, entry, snapshot)))
+            ops.append(etcd.DeleteRange(entry.key))
         if snapshot.unordered:
             done, *open_ones = (current[key] for key in states)
             queued = next((kv for kv in open_ones if kv.exists), done)
-            ops += [DeleteRange(kv.key) for kv in open_ones]
+            ops += [etcd.DeleteRange(kv.key) for kv in open_ones]
             if not done.exists:
-                ops.append(Put(done.key, _applied(operation, queued, snapshot)))
+                ops.append(etcd.Put(done.key, _applied(operation, queued, snapshot)))
             changed = without_failed(changed, snapshot.unordered)
         changed = without_block(changed, *batches)
         if batches or changed != ordering:
-            ops += [Put(keys.ordering, encode(changed)), Put(keys.backlog_index, b"{}")]
-        compares: tuple[Compare, ...] = (epoch.held(),)
-        compares += tuple(unchanged(kv) for key, kv in current.items() if key != epoch.key)
-        return Txn(compares, tuple(ops)), None
+            ops += [etcd.Put(keys.ordering, encode(changed)), etcd.Put(keys.backlog_index, b"{}")]
+        compares: tuple[etcd.Compare, ...] = (epoch.held(),)
+        compares += tuple(etcd.unchanged(kv) for key, kv in current.items() if key != epoch.key)
+        return etcd.Txn(compares, tuple(ops)), None
 
-    reads = [Get(key) for key in wanted]
+    reads = [etcd.Get(key) for key in wanted]
     await update(client, reads, decide, subject=f"table {keys.name!r}")
 
 
-def _has_staged(ordering: KeyValue, operation: OperationId) -> bool:
+def _has_staged(ordering: etcd.KeyValue, operation: OperationId) -> bool:
     """Whether an operation had ended before the backup, and what it had staged was published after it."""
     staged = ordering_of(ordering).staged
     return staged is not None and staged.operation == str(operation)
 
 
-def _asked(operation: OperationId, snapshot: AheadSnapshot) -> OperationArg:
+def _asked(operation: OperationId, snapshot: AheadSnapshot) -> records.OperationArg:
     request = snapshot.request
     assert request is not None
-    note = RequestNote(digest=request.digest, call=request.call, forget_at=request.forget_at)
-    return OperationArg(
+    note = records.RequestNote(digest=request.digest, call=request.call, forget_at=request.forget_at)
+    return records.OperationArg(
         table=operation.table,
         type=operation.type,
         object=operation.object,
@@ -232,7 +212,7 @@ def _asked(operation: OperationId, snapshot: AheadSnapshot) -> OperationArg:
     )
 
 
-def _applied(operation: OperationId, queued: KeyValue, snapshot: AheadSnapshot) -> bytes:
+def _applied(operation: OperationId, queued: etcd.KeyValue, snapshot: AheadSnapshot) -> bytes:
     """Of a batch; ``queued``: as it was queued before the backup, if it was."""
     record = decode(queued.value, BatchRecord, queued.key) if queued.exists else BatchRecord(type="")
     together = max(1, len(snapshot.batches))
@@ -244,14 +224,14 @@ async def number_beyond(client: EtcdClient, keys: TableKeys, epoch: Epoch, opera
     by it."""
     key = keys.next_instance(operation.type)
 
-    async def decide(read: TxnResult) -> tuple[Txn | None, None]:
+    async def decide(read: etcd.TxnResult) -> tuple[etcd.Txn | None, None]:
         current = read.single(0, key)
         if int(current.value or b"1") > operation.instance:
             return None, None
-        put = Put(key, str(operation.instance + 1).encode())
-        return Txn((unchanged(current), epoch.held()), (put,)), None
+        put = etcd.Put(key, str(operation.instance + 1).encode())
+        return etcd.Txn((etcd.unchanged(current), epoch.held()), (put,)), None
 
-    await update(client, [Get(key)], decide, subject=f"table {keys.name!r}")
+    await update(client, [etcd.Get(key)], decide, subject=f"table {keys.name!r}")
 
 
 _PART = re.compile(r"part-([0-9a-f]{12})-")
@@ -425,7 +405,7 @@ class TableMending:
     async def _of_another_format(self, record: TableRecord, epoch: Epoch | None) -> list[str]:
         prefix = self._keys.history_prefix
         lines = (await self._client.scan(prefix)).kvs
-        known = {decode(kv.value, HistoryRecord, kv.key).uuid for kv in lines}
+        known = {decode(kv.value, records.HistoryRecord, kv.key).uuid for kv in lines}
         since = await asyncio.to_thread(operations_since, record, known, self._restored.backup_at)
         if not since:
             return []
@@ -443,13 +423,16 @@ class TableMending:
         history = await self._client.get_range(prefix, prefix_end(prefix), limit=1, keys_only=True)
         return not history.kvs and not (await self._client.get(self._keys.watermarks)).exists
 
-    async def _running_before(self) -> list[OperationArg]:
+    async def _running_before(self) -> list[records.OperationArg]:
         running = []
         for arg in await active_operations(self._client, self._keys):
             op = self._keys.operation(arg.id)
-            read = await self._client.read_at_once([Get(op.arg), Get(op.state)])
+            read = await self._client.read_at_once([etcd.Get(op.arg), etcd.Get(op.state)])
             created = read.single(0, op.arg).create_revision
-            if created < self._restored.revision and read.single(1, op.state).value in (RUNNING, COMMITTING):
+            if created < self._restored.revision and read.single(1, op.state).value in (
+                records.RUNNING,
+                records.COMMITTING,
+            ):
                 running.append(arg)
         return running
 
@@ -478,7 +461,7 @@ class TableMending:
         )
         if epoch is None:
             return Reported(finding)
-        why = PauseRecord(by=self._by, reason=f"after a restore: {doubts[0]}"[:1000], at=self._now)
+        why = records.PauseRecord(by=self._by, reason=f"after a restore: {doubts[0]}"[:1000], at=self._now)
         entry = audit_put(self._keys, "pause", by=self._by, target=name, reason=why.reason, at=self._now)
         await pause_table(self._client, self._keys, why, entry)
         return Reported(finding, outcome="paused the table")
@@ -497,7 +480,7 @@ class TableMending:
         await make_room(self._client, self._keys, len(encode_plain(ahead.watermarks)))
         wanted = (self._keys.table, self._keys.head, self._keys.watermarks)
         for _ in range(RACES):
-            read = await self._client.read_at_once([Get(key) for key in wanted])
+            read = await self._client.read_at_once([etcd.Get(key) for key in wanted])
             table, head, recent = (read.single(index, key) for index, key in enumerate(wanted))
             marks = marks_at(self._client, record, recent, read.revision)
             after = await asyncio.to_thread(_forward, marks, ahead.watermarks)
@@ -508,17 +491,17 @@ class TableMending:
             entry = audit_put(
                 self._keys, "after-restore", by=self._by, target=name, reason=ahead.location, at=self._now
             )
-            puts: list[Put] = [Put(head.key, encode(moved)), entry]
+            puts: list[etcd.Put] = [etcd.Put(head.key, encode(moved)), entry]
             if after is not None:
-                puts.append(Put(recent.key, after.encoded()))
-            compares = (unchanged(table), unchanged(head), unchanged(recent), epoch.held())
-            if (await settle(self._client, Txn(compares, tuple(puts)))).succeeded:
+                puts.append(etcd.Put(recent.key, after.encoded()))
+            compares = (etcd.unchanged(table), etcd.unchanged(head), etcd.unchanged(recent), epoch.held())
+            if (await settle(self._client, etcd.Txn(compares, tuple(puts)))).succeeded:
                 return Reported(finding, fixed=True, outcome=f"moved them on by {count} snapshots")
             if _is_at(await self._client.get(head.key), ahead):
                 return Reported(finding, fixed=True, outcome=f"moved them on by {count} snapshots")
         raise PreconditionFailed(f"table {name!r} is being changed by another process")
 
-    async def _given_up(self, arg: OperationArg, epoch: Epoch | None) -> Reported:
+    async def _given_up(self, arg: records.OperationArg, epoch: Epoch | None) -> Reported:
         """An unpublished operation is started again by its caller, or with its batch."""
         op = self._keys.operation(arg.id)
         finding = self._finding(
@@ -531,14 +514,16 @@ class TableMending:
         if epoch is None:
             return Reported(finding)
         message = "etcd was restored from a backup that was made while it ran"
-        error = ErrorRecord(code=RestoredError.code, message=message, at=self._now)
-        ops = (Put(op.state, ABORTING), Put(op.error, encode(error)))
-        gone = (DeleteRange(op.waiting), DeleteRange(op.completion), DeleteRange(op.resolve))
-        for state in (RUNNING, COMMITTING):
-            txn = Txn((equals(op.state, state), epoch.held(), absent(op.commit)), (*ops, *gone))
+        error = records.ErrorRecord(code=RestoredError.code, message=message, at=self._now)
+        ops = (etcd.Put(op.state, records.ABORTING), etcd.Put(op.error, encode(error)))
+        gone = (etcd.DeleteRange(op.waiting), etcd.DeleteRange(op.completion), etcd.DeleteRange(op.resolve))
+        for state in (records.RUNNING, records.COMMITTING):
+            txn = etcd.Txn(
+                (etcd.equals(op.state, state), epoch.held(), etcd.absent(op.commit)), (*ops, *gone)
+            )
             if (await settle(self._client, txn)).succeeded:
                 return Reported(finding, fixed=True, outcome="gave it up")
-        done = (await self._client.get(op.state)).value == ABORTING
+        done = (await self._client.get(op.state)).value == records.ABORTING
         return Reported(finding, fixed=done, outcome="gave it up" if done else "it has steps to redo")
 
 
@@ -554,5 +539,5 @@ def _forward(marks: Marks, to: Watermarks) -> Marks | None:
     return marks.then(changes) if changes else None
 
 
-def _is_at(head: KeyValue, ahead: Ahead) -> bool:
+def _is_at(head: etcd.KeyValue, ahead: Ahead) -> bool:
     return head.exists and decode(head.value, Head, head.key).metadata_location == ahead.location

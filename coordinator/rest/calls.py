@@ -14,74 +14,52 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-from pyiceberg.exceptions import (
-    CommitFailedException,
-    CommitStateUnknownException,
-    ForbiddenError,
-    NamespaceAlreadyExistsError,
-    NamespaceNotEmptyError,
-    NoSuchNamespaceError,
-    NoSuchTableError,
-    NoSuchViewError,
-    TableAlreadyExistsError,
-    ValidationError,
-    ViewAlreadyExistsError,
-)
+from pyiceberg import exceptions
 from pyiceberg.typedef import Identifier
 
+from distop import errors
 from distop.coordinator.access.callers import Caller
-from distop.errors import (
-    DistopError,
-    EtcdOutOfSpace,
-    InvalidArgument,
-    InvalidName,
-    Kind,
-    NotFound,
-    OutcomeUnknown,
-    RequestIdReused,
-    UnsupportedType,
-)
 
 UNKNOWN = "CommitStateUnknownException"
 
 _PROBLEMS: tuple[tuple[type[Exception], int, str], ...] = (
-    (RequestIdReused, 422, "UnprocessableEntityException"),
-    (EtcdOutOfSpace, 429, "TooManyRequestsException"),
-    (OutcomeUnknown, 500, UNKNOWN),
-    (CommitStateUnknownException, 500, UNKNOWN),
-    (NamespaceNotEmptyError, 409, "NamespaceNotEmptyException"),
-    (NamespaceAlreadyExistsError, 409, "AlreadyExistsException"),
-    (TableAlreadyExistsError, 409, "AlreadyExistsException"),
-    (ViewAlreadyExistsError, 409, "AlreadyExistsException"),
-    (NoSuchNamespaceError, 404, "NoSuchNamespaceException"),
-    (NoSuchTableError, 404, "NoSuchTableException"),
-    (NoSuchViewError, 404, "NoSuchViewException"),
-    (NotFound, 404, "NotFoundException"),
-    (CommitFailedException, 409, "CommitFailedException"),
-    (ForbiddenError, 403, "ForbiddenException"),
-    (ValidationError, 400, "BadRequestException"),
+    (errors.RequestIdReused, 422, "UnprocessableEntityException"),
+    (errors.EtcdOutOfSpace, 429, "TooManyRequestsException"),
+    (errors.OutcomeUnknown, 500, UNKNOWN),
+    (exceptions.CommitStateUnknownException, 500, UNKNOWN),
+    (exceptions.NamespaceNotEmptyError, 409, "NamespaceNotEmptyException"),
+    (exceptions.NamespaceAlreadyExistsError, 409, "AlreadyExistsException"),
+    (exceptions.TableAlreadyExistsError, 409, "AlreadyExistsException"),
+    (exceptions.ViewAlreadyExistsError, 409, "AlreadyExistsException"),
+    (exceptions.NoSuchNamespaceError, 404, "NoSuchNamespaceException"),
+    (exceptions.NoSuchTableError, 404, "NoSuchTableException"),
+    (exceptions.NoSuchViewError, 404, "NoSuchViewException"),
+    (errors.NotFound, 404, "NotFoundException"),
+    (exceptions.CommitFailedException, 409, "CommitFailedException"),
+    (exceptions.ForbiddenError, 403, "ForbiddenException"),
+    (exceptions.ValidationError, 400, "BadRequestException"),
     (NotImplementedError, 501, "UnsupportedOperationException"),
-    (UnsupportedType, 501, "UnsupportedOperationException"),
+    (errors.UnsupportedType, 501, "UnsupportedOperationException"),
 )
 """The first match counts. ``ValueError`` comes last, as many of these are subclasses of it."""
 
 _KINDS = {
-    Kind.INVALID: (400, "BadRequestException"),
-    Kind.EXISTS: (409, "AlreadyExistsException"),
-    Kind.PRECONDITION: (409, "CommitFailedException"),
-    Kind.CONFLICT: (409, "CommitFailedException"),
-    Kind.EXHAUSTED: (429, "TooManyRequestsException"),
-    Kind.UNAVAILABLE: (503, "ServiceUnavailableException"),
-    Kind.DEADLINE: (504, "ServiceFailureException"),
-    Kind.DENIED: (403, "ForbiddenException"),
-    Kind.UNAUTHENTICATED: (401, "NotAuthorizedException"),
+    errors.Kind.INVALID: (400, "BadRequestException"),
+    errors.Kind.EXISTS: (409, "AlreadyExistsException"),
+    errors.Kind.PRECONDITION: (409, "CommitFailedException"),
+    errors.Kind.CONFLICT: (409, "CommitFailedException"),
+    errors.Kind.EXHAUSTED: (429, "TooManyRequestsException"),
+    errors.Kind.UNAVAILABLE: (503, "ServiceUnavailableException"),
+    errors.Kind.DEADLINE: (504, "ServiceFailureException"),
+    errors.Kind.DENIED: (403, "ForbiddenException"),
+    errors.Kind.UNAUTHENTICATED: (401, "NotAuthorizedException"),
 }
 
 
 def problem(error: Exception, *, changes: bool) -> Reply:
     """The answer for an error. ``changes``: the request changes something, it does not only read."""
     status, kind = _problem(error)
-    if changes and isinstance(error, InvalidName):
+    if changes and isinstance(error, errors.InvalidName):
         status, kind = 400, "BadRequestException"  # a new name is refused; an existing one is not found
     elif changes and status == 503:
         status = 429  # certainly not sent to etcd
@@ -93,7 +71,7 @@ def problem(error: Exception, *, changes: bool) -> Reply:
         status, kind = 503, "ServiceUnavailableException"
     message = str(error) or type(error).__name__
     return error_reply(
-        status, kind, f"{message} [{error.code}]" if isinstance(error, DistopError) else message
+        status, kind, f"{message} [{error.code}]" if isinstance(error, errors.DistopError) else message
     )
 
 
@@ -114,7 +92,7 @@ def _problem(error: Exception) -> tuple[int, str]:
     for known, status, kind in _PROBLEMS:
         if isinstance(error, known):
             return status, kind
-    if isinstance(error, DistopError):
+    if isinstance(error, errors.DistopError):
         return _KINDS.get(error.kind, (500, "ServiceFailureException"))
     if isinstance(error, ValueError):
         return 400, "BadRequestException"
@@ -175,7 +153,7 @@ class RestCall:
         """Most names in one answer. Raises :class:`~distop.errors.InvalidArgument`."""
         given = self.query.get("pageSize", "") or str(MAX_PAGE)
         if not (given.isascii() and given.isdecimal() and int(given[:9]) > 0):
-            raise InvalidArgument(
+            raise errors.InvalidArgument(
                 f"pageSize={given[:50]!r} is no positive number", details={"field": "pageSize"}
             )
         return min(int(given[:9]), MAX_PAGE)

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+from distop import errors
 from distop.coordinator.metrics.counts import code_of
 from distop.coordinator.schedules.due import (
     Tick,
@@ -31,17 +32,6 @@ from distop.coordinator.schedules.times import rendered
 from distop.coordinator.starting.body import StartBody
 from distop.coordinator.starting.launching import Launched, Launcher
 from distop.coordinator.starting.services import Services, Term
-from distop.errors import (
-    OF_THE_WORLD,
-    CorruptRecord,
-    DistopError,
-    IncompatibleOperation,
-    LeadershipLost,
-    LeaseLost,
-    TablePaused,
-    defect_of,
-    shortened,
-)
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.txn import DeleteRange, Get, KeyValue, Put, Txn, absent, unchanged
 from distop.metastore.operations.starting import author_and_reason, digest_of, operation_in_the_way
@@ -135,11 +125,11 @@ class Ticker:
             self._term.check()
             try:
                 done = await self._look()
-            except (LeadershipLost, LeaseLost):
+            except (errors.LeadershipLost, errors.LeaseLost):
                 raise
             except Exception as error:
                 # No etcd, no thread to plan, or a defect: not the schedule's fault. Its tick waits.
-                defect = None if isinstance(error, DistopError) else error
+                defect = None if isinstance(error, errors.DistopError) else error
                 fields = {"table": self._keys.name, "error": str(error)}
                 level = logging.WARNING if defect is None else logging.ERROR
                 log.log(level, "schedules_wait", extra=fields, exc_info=defect)
@@ -169,7 +159,7 @@ class Ticker:
                 continue
             try:
                 started = await self._start(read, name, kv, record, tick, unmeasured)
-            except OF_THE_WORLD:
+            except errors.OF_THE_WORLD:
                 raise
             except Exception as error:
                 if was_skipped(record, tick):
@@ -198,7 +188,7 @@ class Ticker:
                 record = decode(kv.value, ScheduleRecord, kv.key)
                 check_times(record)
                 schedules[name] = kv, record
-            except CorruptRecord as error:  # a newer version's, whose coordinators decide about it
+            except errors.CorruptRecord as error:  # a newer version's, whose coordinators decide about it
                 log.error("schedule_unreadable", extra={"table": keys.name, "error": str(error)})
         agenda, table, head, pause, run_ops = (read.single(at, get.key) for at, get in enumerate(wanted))
         unreadable = len(schedules) < len(read.got(len(wanted)))
@@ -214,7 +204,7 @@ class Ticker:
             state = decode(read.head.value, Head, read.head.key)
             work, label = self._services.planning, "measuring the table for its schedules"
             return await work.blocking(table.name, label, measured, table, state, limit_s=MEASURE_S), None
-        except OF_THE_WORLD:
+        except errors.OF_THE_WORLD:
             raise
         except Exception as error:
             return None, error
@@ -227,7 +217,7 @@ class Ticker:
         wanted, keys = after_at(after, tick.at, record.timezone), self._keys.keyspace.table(after.table)
         try:
             current, revision = await read_mark(self._client, keys, wanted.source, wanted.partition)
-        except CorruptRecord as error:  # it counts as one that has moved
+        except errors.CorruptRecord as error:  # it counts as one that has moved
             log.error("watermark_unreadable", extra={"table": after.table, "error": str(error)})
             current, revision = None, -1
         # Another condition may have been evaluated on an earlier one.
@@ -272,22 +262,24 @@ class Ticker:
         table, registry = self._keys.name, self._services.registry
         if read.pause.exists:
             pause = decode(read.pause.value, PauseRecord, read.pause.key)
-            raise TablePaused(f"table {table!r} is paused{author_and_reason(pause)}")
+            raise errors.TablePaused(f"table {table!r} is paused{author_and_reason(pause)}")
         request = body.request("", kind)
         other = operation_in_the_way(
             read.run_ops.value, request, lambda running: registry.compatible(kind, running)
         )
         if other is not None:
             last = "its last operation, " if str(other) == record.operation else ""
-            raise IncompatibleOperation(f"{last}{other}, is running" if last else f"{other} is running")
+            raise errors.IncompatibleOperation(
+                f"{last}{other}, is running" if last else f"{other} is running"
+            )
 
     async def _skip(
         self, name: str, kv: KeyValue, record: ScheduleRecord, tick: Tick, error: Exception
     ) -> None:
         """Record that nothing was started, and why."""
-        in_the_way = isinstance(error, IncompatibleOperation | TablePaused)
-        passes = in_the_way or not isinstance(error, DistopError) or error.retryable
-        message = shortened(str(error), MAX_MESSAGE_LENGTH)
+        in_the_way = isinstance(error, errors.IncompatibleOperation | errors.TablePaused)
+        passes = in_the_way or not isinstance(error, errors.DistopError) or error.retryable
+        message = errors.shortened(str(error), MAX_MESSAGE_LENGTH)
         left = tick.skipped(record, code_of(error), message, self._wall(), passes=passes)
         txn = Txn((unchanged(kv),), (Put(kv.key, encode(left)),))
         reached("schedule.skip.before")
@@ -295,14 +287,14 @@ class Ticker:
         if await self._launcher.settled(txn, lambda: reached("schedule.skip.after")):
             self._services.metrics.schedule_ticked(record.type, started=False)
             fields = {"table": self._keys.name, "schedule": name, "code": code_of(error), "error": message}
-            log.warning("schedule_skipped", extra=fields, exc_info=defect_of(error))
+            log.warning("schedule_skipped", extra=fields, exc_info=errors.defect_of(error))
 
     async def _rest(self, read: TickerState, marks: Mapping[str, int], now: float, *, waiting: bool) -> bool:
         """Record in etcd when to look next, unless something has changed since this look; return whether it
         was."""
         try:
             agenda = agenda_of(read.agenda)
-        except CorruptRecord as error:  # a newer version's, as above
+        except errors.CorruptRecord as error:  # a newer version's, as above
             log.error("schedule_unreadable", extra={"table": self._keys.name, "error": str(error)})
             return True
         records = [record for _, record in read.schedules.values()]

@@ -17,26 +17,9 @@ from distop.coordinator.state.grid import MANY, GridCounts, JobGrid
 from distop.errors import CorruptRecord, JobFailed, shortened
 from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.operations.steplog import LogRecord
+from distop.metastore.records import operation as records
 from distop.metastore.records.keyspace import OperationKeys
 from distop.metastore.records.names import unescape
-from distop.metastore.records.operation import (
-    ABORTING,
-    COMMITTING,
-    RUNNING,
-    CancelRecord,
-    CompletionRecord,
-    ErrorRecord,
-    EventsRecord,
-    JobCountsRecord,
-    JobRecord,
-    OperationArg,
-    OperationEvent,
-    PauseRecord,
-    QueuedRecord,
-    ResolveRecord,
-    RunnerRecord,
-    RunRecord,
-)
 from distop.metastore.records.record import Record, decode, encode
 
 
@@ -64,7 +47,7 @@ class Finish:
 class Resolve:
     """Act on the decision about an operation that is parked, or hangs."""
 
-    decision: ResolveRecord
+    decision: records.ResolveRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,24 +69,24 @@ def decide(tracked: Tracked, *, deadline_passed: bool, paused: bool = False) -> 
     """
     if not tracked.state:
         return Wait() if tracked.gone else Collect()
-    if tracked.state == ABORTING:
+    if tracked.state == records.ABORTING:
         return Finish()
-    if tracked.state not in (RUNNING, COMMITTING):
+    if tracked.state not in (records.RUNNING, records.COMMITTING):
         return Wait()  # a newer version's state, which that version handles
     if tracked.cancel_requested:
-        return Seal(tracked.state, ABORTING, "CANCELLED", tracked.cancel_text)
-    if tracked.state == COMMITTING:
+        return Seal(tracked.state, records.ABORTING, "CANCELLED", tracked.cancel_text)
+    if tracked.state == records.COMMITTING:
         if tracked.decision is not None:
             return Resolve(tracked.decision)
         return Wait() if tracked.completion.parked else Finish()
     failed = tracked.jobs.failed
     if tracked.arg.options.too_many_failed(failed, tracked.total):
-        return Seal(RUNNING, ABORTING, JobFailed.code, _why_failed(tracked))
+        return Seal(records.RUNNING, records.ABORTING, JobFailed.code, _why_failed(tracked))
     if not tracked.counting and tracked.jobs.succeeded + failed >= tracked.total:
         if paused:
             return _too_late(tracked) if deadline_passed else Wait()
         # Also when the deadline has just passed: the work is done.
-        return Seal(RUNNING, COMMITTING)
+        return Seal(records.RUNNING, records.COMMITTING)
     return _too_late(tracked) if deadline_passed else Wait()
 
 
@@ -121,7 +104,9 @@ def _why_failed(tracked: Tracked) -> str:
 def _too_late(tracked: Tracked) -> Seal:
     limit = tracked.arg.options.deadline_s
     done = f"{tracked.done} of {'an unknown number of' if tracked.counting else tracked.total} jobs were done"
-    return Seal(RUNNING, ABORTING, "DEADLINE_EXCEEDED", f"not finished within {limit:g} s: {done}")
+    return Seal(
+        records.RUNNING, records.ABORTING, "DEADLINE_EXCEEDED", f"not finished within {limit:g} s: {done}"
+    )
 
 
 MAX_EVENTS, MAX_BYTES = 64, 4096
@@ -134,9 +119,9 @@ R = TypeVar("R", bound=Record)
 TAKEN, WAITS_AGAIN, LED = "taken", "waits again", "led"
 
 
-def event(at: float, kind: str, by: str = "", about: str = "") -> OperationEvent:
+def event(at: float, kind: str, by: str = "", about: str = "") -> records.OperationEvent:
     """One event, at some seconds since the Unix epoch; long texts are cut."""
-    return OperationEvent(
+    return records.OperationEvent(
         at=round(at, 3), what=kind, by=shortened(by, _MAX_NAME), about=shortened(about, _MAX_TEXT)
     )
 
@@ -145,13 +130,13 @@ class Timeline:
     """The events of one operation, as far as they are known. One that is added twice counts once."""
 
     def __init__(self) -> None:
-        self._events: list[OperationEvent] = []
+        self._events: list[records.OperationEvent] = []
         self._left_out = 0
         self._led = False
         self.unrecorded = False
         """Something has happened that the keys of the operation will not say for long."""
 
-    def add(self, event: OperationEvent) -> None:
+    def add(self, event: records.OperationEvent) -> None:
         if event in self._events:
             return
         taken_before = any(other.what in (TAKEN, WAITS_AGAIN) for other in self._events)
@@ -161,39 +146,39 @@ class Timeline:
             del self._events[FIRST]
             self._left_out += 1
 
-    def lead(self, event: OperationEvent) -> None:
+    def lead(self, event: records.OperationEvent) -> None:
         """This process leads from now on, and so knows what is written."""
         self._led = True
         self.add(event)
 
-    def restore(self, record: EventsRecord) -> None:
+    def restore(self, record: records.EventsRecord) -> None:
         """Put what an earlier leader has written before what is known."""
         if not self._led:
             own, self._events, self._left_out = self._events, list(record.events), record.left_out
             for event in own:
                 self.add(event)
 
-    def record(self, more: Iterable[OperationEvent] = ()) -> EventsRecord:
+    def record(self, more: Iterable[records.OperationEvent] = ()) -> records.EventsRecord:
         """All of them with some more, by their times: at most ``MAX_EVENTS`` and ``MAX_BYTES``."""
         events = sorted(
             [*self._events, *(event for event in more if event not in self._events)], key=attrgetter("at")
         )
         left_out = self._left_out
         while True:
-            record = EventsRecord(events=events, left_out=left_out)
+            record = records.EventsRecord(events=events, left_out=left_out)
             if len(events) <= MAX_EVENTS and len(encode(record)) <= MAX_BYTES:
                 return record
             del events[min(FIRST, len(events) // 2)]
             left_out += 1
 
 
-def sealed(at: float, state: bytes, error: ErrorRecord | None) -> OperationEvent:
+def sealed(at: float, state: bytes, error: records.ErrorRecord | None) -> records.OperationEvent:
     """The outcome of the jobs is fixed: ``committing``, or ``aborting`` with its reason."""
     why = f": {error.code}: {error.message}" if error is not None else ""
     return event(at, "sealed", about=state.decode() + why)
 
 
-def completion_failed(record: CompletionRecord) -> OperationEvent:
+def completion_failed(record: records.CompletionRecord) -> records.OperationEvent:
     """An attempt at ending the operation has failed."""
     step = f"{record.step}: " if record.step else ""
     about = f"attempt {record.attempts}: {step}{record.error_code}: {record.error}"
@@ -209,7 +194,7 @@ class Tracked:
     """
 
     keys: OperationKeys
-    arg: OperationArg
+    arg: records.OperationArg
     state: bytes = b""
     state_revision: int = 0
     counted: InitVar[GridCounts | None] = None
@@ -222,18 +207,18 @@ class Tracked:
     """The executor that runs it; ``?`` if its record cannot be read."""
     runner_revision: int = 0
     cancel_requested: bool = False
-    pause: PauseRecord | None = None
+    pause: records.PauseRecord | None = None
     """Who has paused it, as far as :meth:`apply_put` and :meth:`apply_delete` have seen."""
     pause_revision: int = 0
-    table_pause: PauseRecord | None = None
+    table_pause: records.PauseRecord | None = None
     """Who has paused its table: set by the owner, since that key is not one of its own."""
     cancel_text: str = "cancelled on request"
     """Who requested it, and why."""
-    error: ErrorRecord | None = None
-    completion: CompletionRecord = field(default_factory=CompletionRecord)
+    error: records.ErrorRecord | None = None
+    completion: records.CompletionRecord = field(default_factory=records.CompletionRecord)
     """How completing it has failed so far."""
     completion_revision: int = 0
-    decision: ResolveRecord | None = None
+    decision: records.ResolveRecord | None = None
     """The decision about it, while it is parked."""
     decision_revision: int = 0
     gone: bool = False
@@ -242,7 +227,7 @@ class Tracked:
     """Unreadable marks, and why. Such a job is neither done nor failed."""
     timeline: Timeline = field(default_factory=Timeline)
     """What has happened to it, as far as its keys have said."""
-    run: RunRecord = field(default_factory=lambda: RunRecord(token=0))
+    run: records.RunRecord = field(default_factory=lambda: records.RunRecord(token=0))
     """Of a dynamic plan: the run whose results count."""
 
     def __post_init__(self, counted: GridCounts | None) -> None:
@@ -262,7 +247,7 @@ class Tracked:
         arg = by_key.get(keys.arg)
         if arg is None or keys.state not in by_key:
             return None
-        tracked = cls(keys, decode(arg.value, OperationArg, arg.key), counted=counted)
+        tracked = cls(keys, decode(arg.value, records.OperationArg, arg.key), counted=counted)
         for kv in by_key.values():
             tracked.apply_put(kv)
         return tracked
@@ -279,10 +264,10 @@ class Tracked:
         """Whether it has so many jobs that only its leader counts them."""
         return self.total > MANY
 
-    def counts(self) -> JobCountsRecord:
+    def counts(self) -> records.JobCountsRecord:
         """How many jobs are done, for processes that do not count them."""
         jobs = self.jobs
-        return JobCountsRecord(
+        return records.JobCountsRecord(
             succeeded=jobs.succeeded,
             failed=jobs.failed,
             run=self.run.token,
@@ -304,17 +289,17 @@ class Tracked:
     def parked(self) -> bool:
         """Whether it waits for a decision."""
         decided = self.decision is not None or self.cancel_requested
-        return self.state == COMMITTING and self.completion.parked and not decided
+        return self.state == records.COMMITTING and self.completion.parked and not decided
 
-    def events(self, *more: OperationEvent) -> EventsRecord:
+    def events(self, *more: records.OperationEvent) -> records.EventsRecord:
         """What has happened to it between its start and its end, to be written with ``more``."""
         return self.timeline.record(more)
 
-    def all_events(self, *more: OperationEvent) -> EventsRecord:
+    def all_events(self, *more: records.OperationEvent) -> records.EventsRecord:
         """The same with what its jobs say: which one is the last is known once no other is to come."""
         jobs, done = self.jobs, self.jobs.succeeded + self.jobs.failed
         bounds = [event(jobs.first_job_at, "first job done")] if jobs.first_job_at else []
-        if done > 1 and (self.state != RUNNING or (not self.counting and done >= self.total)):
+        if done > 1 and (self.state != records.RUNNING or (not self.counting and done >= self.total)):
             bounds.append(event(jobs.last_job_at, "last job done"))
         return self.events(*more, *bounds)
 
@@ -325,7 +310,7 @@ class Tracked:
         if revision > self.state_revision:
             self.state, self.state_revision = state, revision
 
-    def set_completion(self, record: CompletionRecord, revision: int) -> None:
+    def set_completion(self, record: records.CompletionRecord, revision: int) -> None:
         """The completion as of ``revision``; a decision made before then has been acted on."""
         if revision > self.completion_revision:
             self.completion, self.completion_revision = record, revision
@@ -334,7 +319,7 @@ class Tracked:
         if revision >= self.decision_revision:
             self.decision = None
 
-    def set_run(self, record: RunRecord) -> None:
+    def set_run(self, record: records.RunRecord) -> None:
         """Which run's results count. The deletion of old ones need not be seen."""
         if self.run.count is not None or record.token < self.run.token:
             return
@@ -344,7 +329,7 @@ class Tracked:
         self.run = record
         self.jobs.make_room(self.total)
 
-    def apply_put(self, kv: KeyValue) -> tuple[str, JobRecord] | None:
+    def apply_put(self, kv: KeyValue) -> tuple[str, records.JobRecord] | None:
         """A key below the operation's root was written; an unreadable value never raises.
 
         Returns partition and record if it is the result of a job, and counts.
@@ -358,17 +343,17 @@ class Tracked:
             case b"state":
                 self.set_state(kv.value, kv.mod_revision)
             case b"runner" if kv.mod_revision >= self.runner_revision:
-                record = _read(kv, RunnerRecord)
+                record = _read(kv, records.RunnerRecord)
                 self.runner = "?" if isinstance(record, CorruptRecord) else record.member
                 self.runner_revision = kv.mod_revision
                 if not isinstance(record, CorruptRecord):
                     self.timeline.add(event(record.started_at, TAKEN, record.member))
             case b"queued":
-                queued = _read(kv, QueuedRecord)
+                queued = _read(kv, records.QueuedRecord)
                 if not isinstance(queued, CorruptRecord):
                     self.timeline.add(event(queued.at, WAITS_AGAIN, about=queued.why))
             case b"events":
-                events = _read(kv, EventsRecord)
+                events = _read(kv, records.EventsRecord)
                 if not isinstance(events, CorruptRecord):
                     self.timeline.restore(events)
             case b"commit":
@@ -376,38 +361,38 @@ class Tracked:
                 if not isinstance(log, CorruptRecord):
                     self.timeline.add(event(log.at, "steps logged", about=f"{log.steps:,} commit steps"))
             case b"cancel":
-                cancel = _read(kv, CancelRecord)
+                cancel = _read(kv, records.CancelRecord)
                 self.cancel_requested, self.cancel_text = True, _how_cancelled(cancel)
                 if not isinstance(cancel, CorruptRecord):
                     self.timeline.add(event(cancel.at, "cancel requested", cancel.by, cancel.reason))
             case b"pause" if kv.mod_revision >= self.pause_revision:
-                pause = _read(kv, PauseRecord)
-                self.pause = PauseRecord() if isinstance(pause, CorruptRecord) else pause
+                pause = _read(kv, records.PauseRecord)
+                self.pause = records.PauseRecord() if isinstance(pause, CorruptRecord) else pause
                 self.pause_revision = kv.mod_revision
                 self.timeline.add(event(self.pause.at, "paused", self.pause.by, self.pause.reason))
             case b"jobCounts" if isinstance(self.jobs, GridCounts):
-                counts = _read(kv, JobCountsRecord)
+                counts = _read(kv, records.JobCountsRecord)
                 if not isinstance(counts, CorruptRecord) and counts.run == self.run.token:
                     self.jobs.update(counts)
             case b"run":
-                run = _read(kv, RunRecord)
+                run = _read(kv, records.RunRecord)
                 if isinstance(run, CorruptRecord):
                     self.unreadable[kv.key] = str(run)
                 else:
                     self.set_run(run)
             case b"error":
-                error = _read(kv, ErrorRecord)
+                error = _read(kv, records.ErrorRecord)
                 if isinstance(error, CorruptRecord):
-                    error = ErrorRecord(code=error.code, message=str(error))
+                    error = records.ErrorRecord(code=error.code, message=str(error))
                 self.error = error
             case b"completion":
-                completion = _read(kv, CompletionRecord)
+                completion = _read(kv, records.CompletionRecord)
                 if isinstance(completion, CorruptRecord):
-                    completion = CompletionRecord(error=str(completion), parked=True)
+                    completion = records.CompletionRecord(error=str(completion), parked=True)
                 self.set_completion(completion, kv.mod_revision)
             case b"resolve":
                 if kv.mod_revision > max(self.completion_revision, self.decision_revision):
-                    decision = _read(kv, ResolveRecord)
+                    decision = _read(kv, records.ResolveRecord)
                     # A newer version's decision is left to a leader of that version.
                     self.decision = None if isinstance(decision, CorruptRecord) else decision
                     self.decision_revision = kv.mod_revision
@@ -416,7 +401,7 @@ class Tracked:
                         self.timeline.add(event(self.decision.at, "decided", self.decision.by, decided))
         return None
 
-    def _apply_job(self, kv: KeyValue, component: bytes, word: bytes) -> tuple[str, JobRecord] | None:
+    def _apply_job(self, kv: KeyValue, component: bytes, word: bytes) -> tuple[str, records.JobRecord] | None:
         if isinstance(self.jobs, GridCounts):
             return None
         if word == b"claim":
@@ -428,7 +413,7 @@ class Tracked:
         elif word == b"state":
             partition = _partition(component)
             try:
-                record = decode(kv.value, JobRecord, kv.key)
+                record = decode(kv.value, records.JobRecord, kv.key)
             except CorruptRecord as error:
                 # It concerns only this operation: the leader of its table must be able to go on.
                 self.jobs.clear(partition)
@@ -450,7 +435,7 @@ class Tracked:
         """Whether a result counts. Tokens grow, and listings are unordered: a result of a younger run
         implies, as its ``.run`` would, that the run before does not count any more."""
         if token > self.run.token:
-            self.set_run(RunRecord(token=token))
+            self.set_run(records.RunRecord(token=token))
         return token == self.run.token
 
     def apply_delete(self, key: bytes, revision: int) -> None:
@@ -463,7 +448,7 @@ class Tracked:
             case [b"runner"] if revision >= self.runner_revision:
                 self.runner, self.runner_revision = "", revision
             case [b"completion"] if revision > self.completion_revision:
-                self.completion = CompletionRecord()
+                self.completion = records.CompletionRecord()
             case [b"pause"] if revision >= self.pause_revision:
                 self.pause, self.pause_revision = None, revision
             case [component, b"state"] if isinstance(jobs, JobGrid):
@@ -490,7 +475,7 @@ def _read(kv: KeyValue, kind: type[R]) -> R | CorruptRecord:
         return error
 
 
-def _how_cancelled(record: CancelRecord | CorruptRecord) -> str:
+def _how_cancelled(record: records.CancelRecord | CorruptRecord) -> str:
     if isinstance(record, CorruptRecord):
         return "cancelled on request"
     by = f" by {record.by}" if record.by else " on request"

@@ -17,13 +17,6 @@ from dataclasses import dataclass
 from enum import Enum
 
 from distop import errors
-from distop.errors import (
-    LeadershipLost,
-    OperationNotFound,
-    OperationPaused,
-    OutcomeUnknown,
-    TooLateToCancel,
-)
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd import txn as etcd
 from distop.metastore.etcd.client import EtcdClient, Windows
@@ -287,13 +280,13 @@ async def request_cancel(
     async def decide(read: etcd.TxnResult) -> tuple[etcd.Txn | None, bool]:
         state, existing = read.single(0, keys.state), read.single(1, keys.cancel)
         if not state.exists:
-            raise OperationNotFound(f"operation {keys.operation} is not running")
+            raise errors.OperationNotFound(f"operation {keys.operation} is not running")
         if existing.exists:
             return None, decode(existing.value, operation.CancelRecord, existing.key) == cancel
         if state.value == operation.ABORTING:
             return None, False
         if read.got(2):
-            raise TooLateToCancel(
+            raise errors.TooLateToCancel(
                 f"the commit steps of operation {keys.operation} are being executed",
                 hint=f"if its completion fails, undo them: distop operation resolve {keys.operation} abort",
             )
@@ -359,9 +352,9 @@ async def seal(
         return Sealed(after, result.revision)
     state, leader = result.single(0, keys.state), result.single(1, epoch.key)
     if leader.create_revision != epoch.revision:
-        raise LeadershipLost(f"{keys.operation}: epoch {epoch.revision} is over")
+        raise errors.LeadershipLost(f"{keys.operation}: epoch {epoch.revision} is over")
     if state.value == before:
-        raise OperationPaused(f"operation {keys.operation} is paused, or its table is")
+        raise errors.OperationPaused(f"operation {keys.operation} is paused, or its table is")
     return Sealed(state.value, result.revision)
 
 
@@ -463,9 +456,9 @@ async def finish(
     if history.exists:
         return Finished.BEFORE, result.revision
     if result.doubt and not result.single(0, op.state).exists:
-        raise OutcomeUnknown(f"{op.operation} has ended, and its outcome is no longer recorded")
+        raise errors.OutcomeUnknown(f"{op.operation} has ended, and its outcome is no longer recorded")
     if leader.create_revision != epoch.revision:
-        raise LeadershipLost(f"{op.operation}: epoch {epoch.revision} is over")
+        raise errors.LeadershipLost(f"{op.operation}: epoch {epoch.revision} is over")
     return Finished.MOVED, result.revision
 
 
