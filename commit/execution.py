@@ -16,14 +16,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from distop import errors
-from distop.commit.contract import (
-    ExternalStep,
-    StepContext,
-    StepRegistry,
-    StepState,
-    StepTime,
-    default_registry,
-)
+from distop.commit import contract
 from distop.metastore.crashpoints import reached
 from distop.metastore.records.operation import CommitSequence, StepRecord
 
@@ -80,15 +73,15 @@ class Undone:
 
 def execute(
     sequence: CommitSequence,
-    context: StepContext,
+    context: contract.StepContext,
     *,
     check: Callable[[], None],
     workers: int = WORKERS,
     skip: Collection[int] = (),
     only: Collection[int] | None = None,
-    registry: StepRegistry | None = None,
+    registry: contract.StepRegistry | None = None,
     now: Callable[[], float] = time.time,
-    took: list[StepTime] | None = None,
+    took: list[contract.StepTime] | None = None,
 ) -> dict[int, float]:
     """Make sure that every step of a sequence is done. Blocking.
 
@@ -122,7 +115,7 @@ def execute(
     PreconditionFailed
         ``skip`` names a step that does not exist, or may not be skipped.
     """
-    registry = registry or default_registry()
+    registry = registry or contract.default_registry()
     _check_owner(sequence, context)
     for index in skip:
         check_skippable(sequence, index, registry)
@@ -137,18 +130,18 @@ def execute(
             return executed(index, record)
         finally:
             if took is not None:
-                took.append(StepTime(record.step, began, time.time()))
+                took.append(contract.StepTime(record.step, began, time.time()))
 
     def executed(index: int, record: StepRecord) -> bool:
         check()
         step = registry.load_external(record)
-        if step.verify(context) is StepState.DONE:
+        if step.verify(context) is contract.StepState.DONE:
             return False
         check()
         reached("step.before")
         step.execute(context)
         reached("step.middle")
-        if not step.looks_itself and step.verify(context) is StepState.NOT_DONE:
+        if not step.looks_itself and step.verify(context) is contract.StepState.NOT_DONE:
             raise RuntimeError("it was executed, but is not done")
         reached("step.after")
         done[index] = now()
@@ -174,17 +167,17 @@ def execute(
 
 def undo(
     sequence: CommitSequence,
-    context: StepContext,
+    context: contract.StepContext,
     *,
     check: Callable[[], None],
     workers: int = WORKERS,
-    registry: StepRegistry | None = None,
+    registry: contract.StepRegistry | None = None,
 ) -> Undone:
     """Undo the executed steps of a sequence, the last stage first. Blocking.
 
     Raises as :func:`execute`, except :class:`StepFailed`.
     """
-    registry = registry or default_registry()
+    registry = registry or contract.default_registry()
     _check_owner(sequence, context)
     context = replace(context, check=check)
 
@@ -211,17 +204,17 @@ def undo(
     return Undone(undone=undone, left=sorted(left))
 
 
-def _was_executed(step: ExternalStep, context: StepContext) -> bool:
+def _was_executed(step: contract.ExternalStep, context: contract.StepContext) -> bool:
     """Whether a step has been executed, as far as it can be verified."""
     try:
-        return step.verify(context) is not StepState.NOT_DONE
+        return step.verify(context) is not contract.StepState.NOT_DONE
     except (errors.LeadershipLost, errors.LeaseLost):
         raise
     except Exception:
         return True
 
 
-def _check_owner(sequence: CommitSequence, context: StepContext) -> None:
+def _check_owner(sequence: CommitSequence, context: contract.StepContext) -> None:
     arg = context.arg
     if (sequence.operation, sequence.uuid) != (str(arg.id), arg.uuid):
         raise errors.CorruptRecord(
@@ -229,16 +222,18 @@ def _check_owner(sequence: CommitSequence, context: StepContext) -> None:
         )
 
 
-def is_skippable(record: StepRecord, registry: StepRegistry | None = None) -> bool:
+def is_skippable(record: StepRecord, registry: contract.StepRegistry | None = None) -> bool:
     """Whether an operator may skip this step. An unknown one may not be skipped."""
     try:
-        kind = (registry or default_registry()).kind(record.step)
+        kind = (registry or contract.default_registry()).kind(record.step)
     except errors.UnknownCommitStep:
         return False
     return bool(getattr(kind, "skippable", False))
 
 
-def check_skippable(sequence: CommitSequence, index: int, registry: StepRegistry | None = None) -> None:
+def check_skippable(
+    sequence: CommitSequence, index: int, registry: contract.StepRegistry | None = None
+) -> None:
     """Raise :class:`~distop.errors.PreconditionFailed` unless an operator may skip this step."""
     if not 0 <= index < len(sequence):
         raise errors.PreconditionFailed(f"{sequence.operation} has no commit step {index}")

@@ -48,16 +48,9 @@ from distop.errors import DistopError, EtcdDenied, InvalidArgument, OtherLayout,
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.members import registration
 from distop.metastore.members.installation import enter
 from distop.metastore.members.lease import LeaseSession
-from distop.metastore.members.registration import (
-    change_own_record,
-    held_up_now,
-    incarnation,
-    own_record,
-    registered,
-    slow_etcd,
-)
 from distop.metastore.operations.starting import BRIEFLY_S, REMEMBER_S
 from distop.metastore.records.member import HeldUp, LongCall
 from distop.metastore.tables.audit import Denials
@@ -360,8 +353,12 @@ class Coordinator:
         session = LeaseSession(
             client, self.config.lease_ttl_s, renewed=lambda until: shared.holds(session.lease_id, until)
         )
-        member = own_record(incarnation("coordinator"), "coordinator", address=self.address)
-        entry = registered(client, session, member, replied=lambda: reached("coordinator.register.after"))
+        member = registration.own_record(
+            registration.incarnation("coordinator"), "coordinator", address=self.address
+        )
+        entry = registration.registered(
+            client, session, member, replied=lambda: reached("coordinator.register.after")
+        )
         async with session, entry:
             self.member = member.id
             leadership = Leadership(services, session, member, completion, linger_s=self.config.linger_s)
@@ -422,12 +419,12 @@ async def _report(
         await asyncio.sleep(REPORT_EVERY_S)
         long = planning.long()[:MAX_REPORTED]
         calls = [LongCall(table=call.table, what=call.label, since=call.at) for call in long]
-        words = "; ".join(filter(None, (slow_etcd(session.trips), refused)))
-        held_up = held_up_now(reported[1] if reported else [], {"": words})
+        words = "; ".join(filter(None, (registration.slow_etcd(session.trips), refused)))
+        held_up = registration.held_up_now(reported[1] if reported else [], {"": words})
         if (calls, held_up) == reported:
             continue
         key = client.keyspace.coordinator(member)
-        await change_own_record(client, key, calls=calls, held_up=held_up)
+        await registration.change_own_record(client, key, calls=calls, held_up=held_up)
         reported = calls, held_up
 
 

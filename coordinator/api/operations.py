@@ -32,18 +32,9 @@ from distop.errors import (
 from distop.lake.storage.storage import storage_of
 from distop.lake.storage.traces import read_traces
 from distop.metastore.etcd.txn import Get, KeyValue, Put
+from distop.metastore.operations import starting
 from distop.metastore.operations.ending import request_cancel, request_resolve
 from distop.metastore.operations.pausing import pause_operation, resume_operation
-from distop.metastore.operations.starting import (
-    REMEMBER_S,
-    Started,
-    StartRequest,
-    TableState,
-    first_state,
-    read_table_state,
-    start,
-    start_reads,
-)
 from distop.metastore.records import operation as records
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.names import OperationId, check_name
@@ -86,7 +77,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
         following: Following,
         stopping: asyncio.Event,
         *,
-        remember_s: float = REMEMBER_S,
+        remember_s: float = starting.REMEMBER_S,
     ) -> None:
         self._services, self._following, self._stopping = services, following, stopping
         self._remember_s = remember_s
@@ -131,14 +122,14 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
             return await self._start(wanted, planning, started_by, schedule)
 
     async def _start(
-        self, wanted: StartRequest, planning: Planning, started_by: str, schedule: str = ""
+        self, wanted: starting.StartRequest, planning: Planning, started_by: str, schedule: str = ""
     ) -> pb.Operation:
         """Start it, or return what this request has started before."""
         body = planning.body
         keys = self._client.keyspace.table(body.table)
         started_at = time.time()
 
-        async def make_arg(now: TableState) -> records.OperationArg:
+        async def make_arg(now: starting.TableState) -> records.OperationArg:
             return operation_arg(
                 planning.kind,
                 await planning.on(now),
@@ -157,8 +148,10 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
         compatible = partial(self._registry.compatible, planning.kind)
         cache, guess = self._caches.table(keys), None
         if wanted.call == wanted.request_id:  # nobody else can have used its id
-            guess = cache.read(start_reads(keys, wanted), new=keys.request(wanted.request_id))
-        started = await start(self._client, keys, wanted, make_arg, compatible=compatible, guess=guess)
+            guess = cache.read(starting.start_reads(keys, wanted), new=keys.request(wanted.request_id))
+        started = await starting.start(
+            self._client, keys, wanted, make_arg, compatible=compatible, guess=guess
+        )
         operation = started.operation
         if started.arg is None:
             return await self._existing(wanted, started)
@@ -172,7 +165,9 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
             log.info("operation_started", extra={"table": body.table, "operation": str(operation)})
         if self._services.tracer.on:
             self._services.tracer.send(*planning.spans(started.arg))
-        tracked = Tracked(keys.operation(operation), started.arg, first_state(started.arg), started.revision)
+        tracked = Tracked(
+            keys.operation(operation), started.arg, starting.first_state(started.arg), started.revision
+        )
         return from_tracked(tracked, started.revision)
 
     async def PreviewOperation(
@@ -183,13 +178,13 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
         left_s = min(context.time_remaining() or DEFAULT_CALL_S, DEFAULT_CALL_S)
         planning = Planning(self._planner, self._client, keys, body, left_s)
         wanted = body.request(call_id(request), planning.kind)
-        state = await read_table_state(self._client, keys, wanted)
+        state = await starting.read_table_state(self._client, keys, wanted)
         shown = to_json(await planning.preview(state), "preview")
         return pb.OperationPreview(
             table=body.table, type=body.type, preview_json=shown, revision=state.revision
         )
 
-    async def _existing(self, wanted: StartRequest, started: Started) -> pb.Operation:
+    async def _existing(self, wanted: starting.StartRequest, started: starting.Started) -> pb.Operation:
         """The operation that a request has started before; it may be remembered longer than the operation."""
         try:
             message = await self._get(started.operation)

@@ -13,14 +13,7 @@ from distop import errors
 from distop.coordinator.access.callers import caller
 from distop.coordinator.api.calls import Context, audited, call_id
 from distop.coordinator.api.operations import OperationService
-from distop.coordinator.schedules.due import (
-    Condition,
-    after_at,
-    check_measured,
-    check_times,
-    condition_of,
-    parse_condition,
-)
+from distop.coordinator.schedules import due
 from distop.coordinator.schedules.ticking import tick_body, tick_id
 from distop.coordinator.schedules.times import check_cron, next_tick, past_tick, rendered, zone_of
 from distop.coordinator.starting.body import StartBody
@@ -32,16 +25,8 @@ from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.names import check_name, check_table_name, unreadable
 from distop.metastore.records.operation import PauseRecord
 from distop.metastore.records.table import TableRecord
+from distop.metastore.tables import schedules
 from distop.metastore.tables.audit import acting
-from distop.metastore.tables.schedules import (
-    ScheduleRecord,
-    Skip,
-    add_schedule,
-    change_schedule,
-    read_schedule,
-    read_schedules,
-    remove_schedule,
-)
 from distop.proto import distop_pb2 as pb
 from distop.proto import distop_pb2_grpc
 from distop.proto.json_text import to_json
@@ -77,7 +62,7 @@ class ScheduleService(distop_pb2_grpc.ScheduleServiceServicer):
                 f"{body.type} is run by the program that starts it: a schedule cannot start it",
                 details={"field": "type"},
             )
-        condition = parse_condition(request.when) if request.when else Condition()
+        condition = due.parse_condition(request.when) if request.when else due.Condition()
         if bool(request.cron) == bool(request.when) and condition.after is None:
             raise errors.InvalidArgument(
                 "a schedule has either a cron expression or a condition, or both if the condition is on a "
@@ -88,11 +73,11 @@ class ScheduleService(distop_pb2_grpc.ScheduleServiceServicer):
         # An invalid template is refused here, not at each tick.
         rendered(body.argument, now, request.timezone)
         if condition.after is not None:
-            after_at(condition.after, now, request.timezone)
+            due.after_at(condition.after, now, request.timezone)
             await self._check_seen(condition.after.table)
         call = call_id(request)
         is_new = request.timezone or condition.after is not None or has_templates(body.argument)
-        record = ScheduleRecord(
+        record = schedules.ScheduleRecord(
             version=2 if is_new else 1,
             type=body.type,
             object=body.object,
@@ -112,11 +97,11 @@ class ScheduleService(distop_pb2_grpc.ScheduleServiceServicer):
 
         def check(table: TableRecord) -> None:
             if condition.measure:
-                check_measured(table)
+                due.check_measured(table)
 
         keys = self._keys(body.table)
         audit = audited(keys, "add-schedule", request, name, at=now, call=call)
-        record = await add_schedule(self._client, keys, name, record, check=check, also=(audit,))
+        record = await schedules.add_schedule(self._client, keys, name, record, check=check, also=(audit,))
         log.info("schedule_added", extra={"table": keys.name, "schedule": name})
         return schedule_message(keys.name, name, record)
 
@@ -124,7 +109,7 @@ class ScheduleService(distop_pb2_grpc.ScheduleServiceServicer):
         self, request: pb.ListSchedulesRequest, context: Context
     ) -> pb.ListSchedulesResponse:
         keys = self._keys(request.table)
-        records, revision = await read_schedules(self._client, keys)
+        records, revision = await schedules.read_schedules(self._client, keys)
         messages = [_listed(keys.name, name, record) for name, record in records.items()]
         return pb.ListSchedulesResponse(schedules=messages, revision=revision)
 
@@ -137,21 +122,21 @@ class ScheduleService(distop_pb2_grpc.ScheduleServiceServicer):
         once: dict[str, Any] = {"request": digest_of([call, action, name]), "also": (audit,)}
         pause = PauseRecord(by=who, reason=request.reason, at=now)
 
-        def paused(record: ScheduleRecord) -> ScheduleRecord | None:
+        def paused(record: schedules.ScheduleRecord) -> schedules.ScheduleRecord | None:
             return msgspec.structs.replace(record, pause=pause) if record.pause is None else None
 
-        def resumed(record: ScheduleRecord) -> ScheduleRecord | None:
+        def resumed(record: schedules.ScheduleRecord) -> schedules.ScheduleRecord | None:
             # From now on: also if a wrong clock has already decided future ticks.
             return msgspec.structs.replace(record, pause=None, tick=now) if record.pause is not None else None
 
-        changed: ScheduleRecord | None
+        changed: schedules.ScheduleRecord | None
         match request.action:
             case "pause":
-                changed = await change_schedule(self._client, keys, name, paused, **once)
+                changed = await schedules.change_schedule(self._client, keys, name, paused, **once)
             case "resume":
-                changed = await change_schedule(self._client, keys, name, resumed, **once)
+                changed = await schedules.change_schedule(self._client, keys, name, resumed, **once)
             case "remove":
-                changed = await remove_schedule(self._client, keys, name, **once)
+                changed = await schedules.remove_schedule(self._client, keys, name, **once)
             case other:
                 raise errors.InvalidArgument(
                     f"{other!r} is not an action on a schedule",
@@ -165,8 +150,8 @@ class ScheduleService(distop_pb2_grpc.ScheduleServiceServicer):
 
     async def RunSchedule(self, request: pb.RunScheduleRequest, context: Context) -> pb.Operation:
         keys, name = self._keys(request.table), _name(request.name)
-        record = await read_schedule(self._client, keys, name)
-        check_times(record)
+        record = await schedules.read_schedule(self._client, keys, name)
+        due.check_times(record)
         if not record.cron:
             raise errors.PreconditionFailed(
                 f"schedule {name!r} has no times, but a condition",
@@ -208,29 +193,29 @@ def _name(name: str) -> str:
     return name
 
 
-def _listed(table: str, name: str, record: ScheduleRecord | errors.CorruptRecord) -> pb.Schedule:
+def _listed(table: str, name: str, record: schedules.ScheduleRecord | errors.CorruptRecord) -> pb.Schedule:
     if isinstance(record, errors.CorruptRecord):
         why = pb.OperationError(code=record.code, message=record.message)
         return pb.Schedule(table=table, name=name, skip=why)
     return schedule_message(table, name, record)
 
 
-def schedule_message(table: str, name: str, record: ScheduleRecord) -> pb.Schedule:
+def schedule_message(table: str, name: str, record: schedules.ScheduleRecord) -> pb.Schedule:
     """A schedule in the form of the API."""
     next_at, skip = math.inf, record.skip
     try:
-        check_times(record)
+        due.check_times(record)
         if record.cron and record.pause is None:
             next_at = next_tick(record.cron, record.tick, record.timezone)
     except errors.CorruptRecord as error:
-        skip = Skip(code=error.code, message=error.message)
+        skip = schedules.Skip(code=error.code, message=error.message)
     return message_of(
         pb.Schedule,
         record,
         table=table,
         name=name,
         argument_json=to_json(without_secrets(record.argument), "argument"),
-        when=str(condition_of(record)),
+        when=str(due.condition_of(record)),
         pause=pause_of(record.pause, "schedule") if record.pause is not None else None,
         next_at=next_at if next_at < math.inf else None,
         last_at=record.last,

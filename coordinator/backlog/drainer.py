@@ -17,19 +17,7 @@ from typing import Any
 import msgspec
 
 from distop import errors
-from distop.coordinator.backlog.policy import (
-    Apply,
-    Backlog,
-    BatchFailure,
-    Drop,
-    InFlight,
-    Publish,
-    PutBack,
-    Rest,
-    Stop,
-    Waiting,
-    decide,
-)
+from distop.coordinator.backlog import policy
 from distop.coordinator.backlog.reading import Reader
 from distop.coordinator.backlog.unordered import UnorderedBatches, growing_pause
 from distop.coordinator.starting.body import StartBody
@@ -158,37 +146,37 @@ class Drainer:
         ordered = await self._look_at_first(backlog, rests=unordered is None)
         return min((pause for pause in (ordered, unordered) if pause), default=0.0)
 
-    async def _look_at_first(self, backlog: Backlog, *, rests: bool) -> float:
-        match decide(backlog):
-            case InFlight(operation):
+    async def _look_at_first(self, backlog: policy.Backlog, *, rests: bool) -> float:
+        match policy.decide(backlog):
+            case policy.InFlight(operation):
                 await self._check_flight(backlog, operation)
                 return 0.0
-            case Stop(first, code, error):
+            case policy.Stop(first, code, error):
                 await self._note(backlog, first, first.record, code, error)
                 return 0.0
-            case PutBack():
+            case policy.PutBack():
                 reached("batch.back.before")
                 txn = await put_back(self._client, self._keys, backlog.ordering_kv)
                 await self._settled(txn, lambda: reached("batch.back.after"))
                 self._changed.set()
                 return 0.0
-            case Drop(staged):
+            case policy.Drop(staged):
                 return await self._drop(backlog, staged)
-            case Publish(staged):
+            case policy.Publish(staged):
                 kv = await self._client.get(self._keys.backlog(staged.batch))
                 if not kv.exists:  # its key was removed by hand
                     await self._put(backlog, backlog.ordering.unstaged())
                     return 0.0
                 record = decode(kv.value, BatchRecord, kv.key)
-                return await self._in_time(backlog, [Waiting(name=staged.batch, record=record, kv=kv)])
-            case Rest():
+                return await self._in_time(backlog, [policy.Waiting(name=staged.batch, record=record, kv=kv)])
+            case policy.Rest():
                 if rests and not backlog.unreadable:
                     await self._rest(backlog)
                 return 0.0
-            case Apply(batches):
+            case policy.Apply(batches):
                 return await self._in_time(backlog, batches)
 
-    async def _in_time(self, backlog: Backlog, batches: Sequence[Waiting]) -> float:
+    async def _in_time(self, backlog: policy.Backlog, batches: Sequence[policy.Waiting]) -> float:
         """Apply the batches, unless they have failed and their back-off is not over."""
         first, now = batches[0], asyncio.get_running_loop().time()
         if first.record.attempts or first.record.code:
@@ -199,7 +187,7 @@ class Drainer:
                 return left
         return await self._apply(backlog, batches)
 
-    async def _check_flight(self, backlog: Backlog, name: str) -> None:
+    async def _check_flight(self, backlog: policy.Backlog, name: str) -> None:
         """Free the batches of an operation whose keys were removed by hand, so that it never ends."""
         operation = OperationId.parse(name)
         state = self._keys.operation(operation).state
@@ -217,7 +205,7 @@ class Drainer:
         await self._settled(txn, lambda: reached("batch.free.after"))
         self._changed.set()
 
-    async def _rest(self, backlog: Backlog) -> None:
+    async def _rest(self, backlog: policy.Backlog) -> None:
         """Record in etcd that a leader need not look, unless something has changed since this look."""
         index = backlog.index_kv
         if index.exists:
@@ -231,7 +219,7 @@ class Drainer:
 
     # -- applying --------------------------------------------------------------------------------------
 
-    async def _apply(self, backlog: Backlog, batches: Sequence[Waiting]) -> float:
+    async def _apply(self, backlog: policy.Backlog, batches: Sequence[policy.Waiting]) -> float:
         first, staged = batches[0], backlog.ordering.staged
         try:
             if staged is not None:
@@ -253,8 +241,8 @@ class Drainer:
             return await self._failed(backlog, first, error)
 
     async def _combined(
-        self, kind: DistributedOperation, batches: Sequence[Waiting]
-    ) -> tuple[Sequence[Waiting], dict[str, Any]]:
+        self, kind: DistributedOperation, batches: Sequence[policy.Waiting]
+    ) -> tuple[Sequence[policy.Waiting], dict[str, Any]]:
         """As many of the batches as the type can apply together, and the argument for them."""
         arguments = [waiting.record.argument for waiting in batches]
         if len(batches) == 1:
@@ -265,9 +253,9 @@ class Drainer:
 
     async def _start(
         self,
-        backlog: Backlog,
+        backlog: policy.Backlog,
         kind: DistributedOperation,
-        batches: Sequence[Waiting],
+        batches: Sequence[policy.Waiting],
         argument: dict[str, Any],
         staged: StagedBatch | None,
     ) -> float:
@@ -309,7 +297,7 @@ class Drainer:
         # The operation in the way ends, and its end brings the next look.
         return FIRST_PAUSE_S * random.uniform(0.1, 1.0) if launched is Launched.LOST else 0.0
 
-    async def _drop(self, backlog: Backlog, staged: StagedBatch) -> float:
+    async def _drop(self, backlog: policy.Backlog, staged: StagedBatch) -> float:
         """Start the operation that drops a branch; it is not tried again if somebody cancels it."""
         rest = msgspec.structs.replace(backlog.ordering, dropping=None)
         ordering_kv, argument = backlog.ordering_kv, {"branch": staged.branch}
@@ -351,7 +339,7 @@ class Drainer:
             )
         return staging
 
-    def _new_branch(self, first: Waiting, revision: int) -> StagedBatch:
+    def _new_branch(self, first: policy.Waiting, revision: int) -> StagedBatch:
         """Where a batch is staged.
 
         Parameters
@@ -369,17 +357,17 @@ class Drainer:
         readable = re.sub(r"[^A-Za-z0-9_.-]", "-", first.name)[:80]
         return StagedBatch(batch=first.name, branch=f"batch-{readable}-{revision}", type=first.record.type)
 
-    async def _put(self, backlog: Backlog, ordering: OrderingRecord) -> None:
+    async def _put(self, backlog: policy.Backlog, ordering: OrderingRecord) -> None:
         """Record another ordering; if it has changed since, the next look decides."""
         txn = Txn((unchanged(backlog.ordering_kv),), (Put(self._keys.ordering, encode(ordering)),))
         reached("batch.note.before")
         await self._settled(txn, lambda: reached("batch.note.after"))
         self._changed.set()
 
-    async def _failed(self, backlog: Backlog, first: Waiting, error: Exception) -> float:
+    async def _failed(self, backlog: policy.Backlog, first: policy.Waiting, error: Exception) -> float:
         """A batch whose operation could not be started: the failure is counted, or the batch blocks the
         table."""
-        failure = BatchFailure.of(error)
+        failure = policy.BatchFailure.of(error)
         message = errors.shortened(failure.message, MAX_ERROR_LENGTH)
         attempts = failure.attempts(first.record)
         record = msgspec.structs.replace(first.record, attempts=attempts, code=failure.code, error=message)
@@ -390,7 +378,7 @@ class Drainer:
         await self._note(backlog, first, record, code, message, defect=errors.defect_of(error))
         return 0.0
 
-    def _pause_for_source(self, first: Waiting) -> float:
+    def _pause_for_source(self, first: policy.Waiting) -> float:
         """The batch still waits for its source, and says so. Nothing announces what it waits for."""
         now = asyncio.get_running_loop().time()
         if self._incomplete[0] != first.kv.mod_revision:
@@ -401,8 +389,8 @@ class Drainer:
 
     async def _note(
         self,
-        backlog: Backlog,
-        first: Waiting,
+        backlog: policy.Backlog,
+        first: policy.Waiting,
         record: BatchRecord,
         code: str,
         error: str,
@@ -424,7 +412,7 @@ class Drainer:
     async def _settled(self, txn: Txn, replied: Callable[[], None]) -> bool:
         return await self._launcher.settled(txn, replied)
 
-    async def _part(self, batches: Sequence[Waiting], error: Exception) -> float:
+    async def _part(self, batches: Sequence[policy.Waiting], error: Exception) -> float:
         """Batches that cannot be applied together are applied one by one, to find the faulty one."""
         alone = [
             Put(waiting.kv.key, encode(msgspec.structs.replace(waiting.record, alone=True)))

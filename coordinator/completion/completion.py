@@ -18,27 +18,8 @@ from distop import errors
 from distop.commit.contract import NOT_UNDONE
 from distop.coordinator.backlog.applying import share_of
 from distop.coordinator.backlog.policy import failure_of
-from distop.coordinator.completion.attempts import (
-    MAX_ERROR_LENGTH,
-    Interrupted,
-    Outside,
-    Parking,
-    hook,
-    text_of,
-)
+from distop.coordinator.completion import attempts, publication
 from distop.coordinator.completion.follow_up import FollowUps
-from distop.coordinator.completion.publication import (
-    Base,
-    ExternalSteps,
-    context_of,
-    is_external,
-    joined,
-    prepare,
-    read_base,
-    read_jobs,
-    read_view,
-    token_of,
-)
 from distop.coordinator.starting.services import Services, Term
 from distop.coordinator.state.tracker import LED, TAKEN, WAITS_AGAIN, Tracked, event
 from distop.coordinator.state.tracker import sealed as sealed_event
@@ -48,15 +29,7 @@ from distop.metastore.backlog.undoing import rollback_txn
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.txn import Get, KeyValue
 from distop.metastore.etcd.watch import until_absent
-from distop.metastore.operations.ending import (
-    MAX_KEYS_IN_FINISH,
-    Finished,
-    FinishParts,
-    collect,
-    finish,
-    finish_txn,
-    seal,
-)
+from distop.metastore.operations import ending
 from distop.metastore.operations.retention import continued, prune_after
 from distop.metastore.operations.starting import FollowUpStart
 from distop.metastore.records.keyspace import TableKeys
@@ -83,7 +56,7 @@ if TYPE_CHECKING:
 class Collector:
     """Collects for the drivers of one coordinator."""
 
-    def __init__(self, services: Services, parking: Parking) -> None:
+    def __init__(self, services: Services, parking: attempts.Parking) -> None:
         self._client, self._work, self._wall = services.client, services.publishing, services.wall
         self._parking = parking
 
@@ -93,7 +66,7 @@ class Collector:
             # While its runner's key exists attempts may still be writing; its owner or its lease removes it.
             await until_absent(self._client, tracked.keys.runner)
             await self._sweep(term, tracked)
-        await collect(self._client, term.keys, tracked.keys)
+        await ending.collect(self._client, term.keys, tracked.keys)
         tracked.gone = True
         await prune_after(self._client, term.keys, tracked.arg.id, now=self._wall())
 
@@ -109,7 +82,7 @@ class Collector:
         history = decode(kv.value, HistoryRecord, kv.key)
         if history.uuid != tracked.arg.uuid:
             return
-        jobs = await read_jobs(self._client, tracked.keys) if history.outcome == "success" else {}
+        jobs = await publication.read_jobs(self._client, tracked.keys) if history.outcome == "success" else {}
         label = f"sweeping the files of {tracked.arg.id}"
         removed = await self._work.blocking(keys.name, label, sweep, tracked.arg, history, jobs)
         if removed:
@@ -136,8 +109,8 @@ class Collector:
             kind = self._work.registry.get(arg.type)
             if not overrides(kind, "cleanup") or history.facts.get(NOT_UNDONE):
                 return
-            view = OperationView(arg=arg, jobs=jobs, token=token_of(arg), error=error)
-            label, call = f"cleanup of {arg.id}", partial(hook, "cleanup", view)
+            view = OperationView(arg=arg, jobs=jobs, token=publication.token_of(arg), error=error)
+            label, call = f"cleanup of {arg.id}", partial(attempts.hook, "cleanup", view)
             await self._work.user(kind, arg.table, label, call, check=term.check)
         except errors.OF_THE_WORLD:
             raise
@@ -175,7 +148,7 @@ class Finishing:
             left = "some commit steps remain in effect: skip its batches if their rows are in the table"
             message = f"{left}; {failure.message}"
             failure = replace(failure, message=message, passes=False, in_doubt=True)
-        leave_keys = tracked.arg.stages_files or tracked.total > MAX_KEYS_IN_FINISH
+        leave_keys = tracked.arg.stages_files or tracked.total > ending.MAX_KEYS_IN_FINISH
         operation, began = tracked.keys.operation, time.time()
         fields = {**term.fields, "operation": str(operation)}
         try:
@@ -189,25 +162,25 @@ class Finishing:
             if tracked.arg.series and failure is None:
                 history, line = await continued(self._client, keys, tracked.arg, history)
                 share += line
-            plan = FinishParts(
+            plan = ending.FinishParts(
                 sealed=tracked.state,
                 run_ops=run_ops or cache.get(keys.run_ops) or await self._client.get(keys.run_ops),
                 history=history,
                 arg=tracked.arg,
-                publication=share + joined(contributions),
+                publication=share + publication.joined(contributions),
                 follow_up=follow_up,
                 leave_keys=leave_keys,
             )
-            txn = finish_txn(keys, tracked.keys, term.epoch, plan)
-            became, revision = await finish(self._client, keys, tracked.keys, term.epoch, txn)
+            txn = ending.finish_txn(keys, tracked.keys, term.epoch, plan)
+            became, revision = await ending.finish(self._client, keys, tracked.keys, term.epoch, txn)
         except errors.OutcomeUnknown:
             # In doubt nothing is removed: a commit may have published the files.
             raise
         except errors.DistopError:
             await self.discard(keys, contributions)
             raise
-        if became is not Finished.MOVED:
-            if became is Finished.DONE:
+        if became is not ending.Finished.MOVED:
+            if became is ending.Finished.DONE:
                 cache.apply_ops(txn.then, revision)
             else:
                 cache.clear()
@@ -230,10 +203,10 @@ class Finishing:
         await self.look_again(tracked, revision)
         return False
 
-    async def _is_own(self, keys: TableKeys, tracked: Tracked, became: Finished) -> bool:
+    async def _is_own(self, keys: TableKeys, tracked: Tracked, became: ending.Finished) -> bool:
         """Whether the finish was this leader's, perhaps by a transaction whose reply was lost: then the
         record has the beginning of this leadership, which no other leader knows."""
-        if became is Finished.DONE:
+        if became is ending.Finished.DONE:
             return True
         try:
             kv = await self._client.get(keys.history(tracked.keys.operation))
@@ -354,11 +327,11 @@ class Completion:
     def __init__(self, services: Services) -> None:
         self._client, self._registry, self._wall = services.client, services.registry, services.wall
         self._caches = services.caches
-        self.parking = Parking(services)
-        self.outside = Outside(services.publishing, self.parking, services.tracer)
+        self.parking = attempts.Parking(services)
+        self.outside = attempts.Outside(services.publishing, self.parking, services.tracer)
         self.collector = Collector(services, self.parking)
         self._follow_ups = FollowUps(services)
-        self._external = ExternalSteps(services.client, self.outside)
+        self._external = publication.ExternalSteps(services.client, self.outside)
         self._finishing = Finishing(services)
 
     async def finish(self, term: Term, tracked: Tracked) -> None:
@@ -369,7 +342,7 @@ class Completion:
         ends = self._finish_aborted if tracked.state == ABORTING else self._publish
         try:
             await ends(term, tracked)
-        except Interrupted:
+        except attempts.Interrupted:
             return  # the decision, or the end, is in etcd
         except errors.OF_THE_WORLD:
             raise
@@ -382,11 +355,11 @@ class Completion:
 
     async def _refused(self, term: Term, tracked: Tracked, error: Exception) -> None:
         """Abort an operation that can never be published, with the reason."""
-        message = errors.shortened(str(error), MAX_ERROR_LENGTH)
+        message = errors.shortened(str(error), attempts.MAX_ERROR_LENGTH)
         facts = error.facts if isinstance(error, errors.ValidationFailed) else {}
         record = ErrorRecord(code=errors.as_distop(error).code, message=message, at=self._wall(), facts=facts)
         happened = sealed_event(record.at, ABORTING, record)
-        sealed = await seal(
+        sealed = await ending.seal(
             self._client,
             tracked.keys,
             term.epoch,
@@ -438,20 +411,20 @@ class Completion:
             await self.parking.keep_trace(tracked, raised)
             fields = {"operation": str(tracked.arg.id), "fact": fact, "error": str(raised)}
             log.error("abort_incomplete", extra=fields)
-            return {fact: text_of(raised)}
+            return {fact: attempts.text_of(raised)}
 
     async def _abort(self, term: Term, tracked: Tracked, error: ErrorRecord) -> dict[str, Any]:
         """Notify the type that its operation has failed."""
         kind = self._registry.get(tracked.arg.type)
         if overrides(kind, "after_failure"):
-            view = replace(await read_view(self._client, tracked), error=error)
+            view = replace(await publication.read_view(self._client, tracked), error=error)
             reached("abort.before")
-            call = partial(hook, "after_failure", view)
+            call = partial(attempts.hook, "after_failure", view)
             await self.outside.run(term, tracked, "after_failure", call, kind)
             reached("abort.after")
         if not reports_facts(kind):
             return {}
-        view = replace(await read_view(self._client, tracked), error=error)
+        view = replace(await publication.read_view(self._client, tracked), error=error)
         return await self._reported(term, tracked, view, kind)
 
     async def _reported(
@@ -465,7 +438,7 @@ class Completion:
             raise
         except Exception as error:
             await self.parking.keep_trace(tracked, error)
-            return {"factsError": text_of(error)}
+            return {"factsError": attempts.text_of(error)}
 
     async def _publish(self, term: Term, tracked: Tracked) -> None:
         kind = self._registry.get(tracked.arg.type)
@@ -479,10 +452,10 @@ class Completion:
         view = OperationView(arg=tracked.arg, jobs={}, token=str(tracked.arg.id))
         reports = reports_facts(kind)
         if steps or _is_hooked(kind) or reports or tracked.jobs.failed or tracked.arg.dynamic:
-            view = await read_view(self._client, tracked)
+            view = await publication.read_view(self._client, tracked)
         if _is_hooked(kind):
             reached("hook.before")
-            call = partial(hook, "before_publish", view)
+            call = partial(attempts.hook, "before_publish", view)
             await self.outside.run(term, tracked, "before_publish", call, kind)
             reached("hook.after")
         reported = await self._reported(term, tracked, view, kind) if reports else {}
@@ -519,16 +492,16 @@ class Completion:
             base = await self._base(keys, arg)
             run_ops = base.run_ops
             if steps or arg.watermarks:
-                context, label = context_of(keys, base, view), "preparing the commit"
+                context, label = publication.context_of(keys, base, view), "preparing the commit"
                 took: list[StepTime] = []
                 contributions = await self.outside.blocking(
-                    term, tracked, label, prepare, context, steps, took
+                    term, tracked, label, publication.prepare, context, steps, took
                 )
                 self.outside.send_steps(term, tracked, took)
                 names = ", ".join(dict.fromkeys(step.step for step in steps)) or "watermarks"
                 happened.append(event(self._wall(), "commit prepared", about=names))
             try:
-                prepared = self._follow_ups.prepare(keys, arg, base, joined(contributions))
+                prepared = self._follow_ups.prepare(keys, arg, base, publication.joined(contributions))
                 if arg.then is not None:
                     prepared = self.outside.followed(term, tracked, "planning its follow-up", prepared)
                 follow_up, launch_facts = await prepared
@@ -543,19 +516,19 @@ class Completion:
         history = self._finishing.history(tracked, "success", facts=facts, happened=happened)
         return await self._finishing.send(term, tracked, run_ops, history, contributions, follow_up)
 
-    async def _base(self, keys: TableKeys, arg: OperationArg) -> Base:
+    async def _base(self, keys: TableKeys, arg: OperationArg) -> publication.Base:
         """The base of a finish; first makes the room that its watermarks need."""
-        base = await read_base(self._client, keys, arg)
+        base = await publication.read_base(self._client, keys, arg)
         if len(base.watermarks.value) <= FOLD_BYTES:
             return base
         await make_room(self._client, keys, len(encode_plain(arg.watermarks)))
-        return await read_base(self._client, keys, arg)
+        return await publication.read_base(self._client, keys, arg)
 
 
 def _steps(arg: OperationArg, surroundings: Surroundings) -> tuple[list[StepRecord], bool]:
     """The commit steps of an operation, and whether any of them is external."""
     steps = list(surroundings.registry.get(arg.type).commit_steps(arg))
-    return steps, bool(steps) and is_external(steps)
+    return steps, bool(steps) and publication.is_external(steps)
 
 
 def _facts(view: OperationView, surroundings: Surroundings) -> dict[str, Any]:
@@ -568,7 +541,7 @@ def _steps_for_rows(arg: OperationArg) -> tuple[list[StepRecord], bool]:
     from distop.lake.rows import rows_steps
 
     steps = rows_steps(arg)
-    return steps, is_external(steps)
+    return steps, publication.is_external(steps)
 
 
 def _described(arg: OperationArg, failures: dict[str, str], surroundings: Surroundings) -> dict[str, str]:

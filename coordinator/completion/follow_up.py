@@ -21,14 +21,8 @@ from distop.errors import (
     RequestIdReused,
 )
 from distop.metastore.etcd.txn import MAX_REQUEST_BYTES, Get, KeyValue, Put, Txn
+from distop.metastore.operations import starting
 from distop.metastore.operations.runs import active_operations
-from distop.metastore.operations.starting import (
-    FollowUpStart,
-    StartRequest,
-    digest_of,
-    operation_in_the_way,
-    slots_without,
-)
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.operation import FollowUpArg, OperationArg
 from distop.metastore.records.record import decode
@@ -53,7 +47,7 @@ class FollowUps:
 
     async def prepare(
         self, keys: TableKeys, first: OperationArg, base: Base, publication: Txn
-    ) -> tuple[FollowUpStart | None, dict[str, Any]]:
+    ) -> tuple[starting.FollowUpStart | None, dict[str, Any]]:
         """The operation that the finish of ``first`` starts, and the facts about it.
 
         Parameters
@@ -80,19 +74,19 @@ class FollowUps:
 
     async def _prepare(
         self, keys: TableKeys, first: OperationArg, wanted: FollowUpArg, base: Base, publication: Txn
-    ) -> FollowUpStart:
+    ) -> starting.FollowUpStart:
         kind = self._registry.get(wanted.type)
         check_scope(kind, wanted.object)
-        request = StartRequest(
+        request = starting.StartRequest(
             table=keys.name,
             type=wanted.type,
             object=wanted.object,
             request_id=f"then-{first.uuid}",
             call=f"then-{first.uuid}",
-            digest=digest_of(wanted),
+            digest=starting.digest_of(wanted),
         )
-        others = slots_without(base.run_ops, first.id) or b""
-        other = operation_in_the_way(
+        others = starting.slots_without(base.run_ops, first.id) or b""
+        other = starting.operation_in_the_way(
             others, request, lambda running: self._registry.compatible(kind, running)
         )
         if other is not None:
@@ -118,7 +112,7 @@ class FollowUps:
             started_by=first.started_by,
             follows=str(first.id),
         )
-        start = FollowUpStart(
+        start = starting.FollowUpStart(
             arg=arg,
             request=request,
             next_instance_kv=next_instance,

@@ -18,17 +18,7 @@ from typing import Any
 
 import msgspec
 
-from distop.commit.contract import (
-    NOT_UNDONE,
-    Contribution,
-    ExternalStep,
-    FinishContext,
-    StepContext,
-    StepPlan,
-    StepTime,
-    TransactionalStep,
-    default_registry,
-)
+from distop.commit import contract
 from distop.commit.execution import StepFailed, Undone, describe, execute, undo
 from distop.coordinator.completion.attempts import Interrupted, Outside
 from distop.coordinator.starting.services import Term
@@ -136,12 +126,12 @@ def token_of(arg: OperationArg) -> str:
     return f"{arg.id}/{arg.uuid}"
 
 
-def context_of(keys: TableKeys, base: Base, view: OperationView) -> FinishContext:
+def context_of(keys: TableKeys, base: Base, view: OperationView) -> contract.FinishContext:
     """The context of transactional steps."""
     record = base.record
     if record is None:
         raise PreconditionFailed(f"table {keys.name!r} was dropped while {view.arg.id} was running")
-    return FinishContext(
+    return contract.FinishContext(
         table=record,
         keys=keys,
         head=base.head,
@@ -152,12 +142,12 @@ def context_of(keys: TableKeys, base: Base, view: OperationView) -> FinishContex
     )
 
 
-def step_context(keys: TableKeys, base: Base, view: OperationView) -> StepContext:
+def step_context(keys: TableKeys, base: Base, view: OperationView) -> contract.StepContext:
     """The context of external steps."""
-    return StepContext(table=context_of(keys, base, view).table, arg=view.arg, token=view.token)
+    return contract.StepContext(table=context_of(keys, base, view).table, arg=view.arg, token=view.token)
 
 
-def joined(contributions: Iterable[Contribution]) -> Txn:
+def joined(contributions: Iterable[contract.Contribution]) -> Txn:
     """All contributions merged into one."""
     together = Txn()
     for contribution in contributions:
@@ -166,23 +156,23 @@ def joined(contributions: Iterable[Contribution]) -> Txn:
 
 
 def prepare(
-    context: FinishContext, steps: list[StepRecord], took: list[StepTime] | None = None
-) -> list[Contribution]:
+    context: contract.FinishContext, steps: list[StepRecord], took: list[contract.StepTime] | None = None
+) -> list[contract.Contribution]:
     """Every transactional step's contribution, on the given base; ``took`` gets their times. Blocking; does
     not access etcd."""
     # The watermark step comes first: if it refuses, no metadata has been written in vain.
-    prepared: list[Contribution] = []
+    prepared: list[contract.Contribution] = []
     try:
         prepared.append(WatermarkStep().prepare(context))
         for record in steps:
-            step = default_registry().kind(record.step)(record.argument)
-            if isinstance(step, TransactionalStep):
+            step = contract.default_registry().kind(record.step)(record.argument)
+            if isinstance(step, contract.TransactionalStep):
                 began = time.time()
                 prepared.append(step.prepare(context))
                 if took is not None:
-                    took.append(StepTime(record.step, began, time.time()))
-            elif isinstance(step, StepPlan):
-                prepared.append(Contribution(facts=step.facts(context)))
+                    took.append(contract.StepTime(record.step, began, time.time()))
+            elif isinstance(step, contract.StepPlan):
+                prepared.append(contract.Contribution(facts=step.facts(context)))
     except BaseException:
         for contribution in prepared:
             contribution.discard()
@@ -192,10 +182,13 @@ def prepare(
 
 def is_external(steps: list[StepRecord]) -> bool:
     """Whether any of these steps acts outside of the finishing transaction."""
-    return any(not issubclass(default_registry().kind(record.step), TransactionalStep) for record in steps)
+    return any(
+        not issubclass(contract.default_registry().kind(record.step), contract.TransactionalStep)
+        for record in steps
+    )
 
 
-def work_out(context: FinishContext, steps: list[StepRecord]) -> CommitSequence:
+def work_out(context: contract.FinishContext, steps: list[StepRecord]) -> CommitSequence:
     """The external steps of an operation, for the log. Blocking.
 
     The transactional ones are prepared as a check: what they refuse for good must be refused before anything
@@ -205,15 +198,15 @@ def work_out(context: FinishContext, steps: list[StepRecord]) -> CommitSequence:
         contribution.discard()
     records: list[StepRecord] = []
     for record in steps:
-        kind = default_registry().kind(record.step)
-        if issubclass(kind, StepPlan):
+        kind = contract.default_registry().kind(record.step)
+        if issubclass(kind, contract.StepPlan):
             expanded = kind(record.argument).expand(context)
             for step in expanded:
-                if not issubclass(default_registry().kind(step.step), ExternalStep):
+                if not issubclass(contract.default_registry().kind(step.step), contract.ExternalStep):
                     raise InvalidArgument(f"{record.step!r} expands to {step.step!r}, which is not external")
                 # A plan's own stages begin at the stage of the plan.
                 records.append(msgspec.structs.replace(step, stage=record.stage + step.stage))
-        elif issubclass(kind, ExternalStep):
+        elif issubclass(kind, contract.ExternalStep):
             records.append(record)
     arg = context.view.arg
     return CommitSequence.of(str(arg.id), arg.uuid, records)
@@ -290,7 +283,7 @@ class ExternalSteps:
         context = step_context(term.keys, await read_base(self._client, term.keys, tracked.arg), view)
         call = partial(_undo, sequence, context)
         came = await self._outside.run(term, tracked, "taking the commit steps back", call)
-        return {"stepsUndone": came.undone, NOT_UNDONE: len(came.left)}
+        return {"stepsUndone": came.undone, contract.NOT_UNDONE: len(came.left)}
 
 
 # -- where steps run ---------------------------------------------------------------------------------
@@ -298,12 +291,12 @@ class ExternalSteps:
 
 def _execute(
     sequence: CommitSequence,
-    context: StepContext,
+    context: contract.StepContext,
     skip: frozenset[int],
     only: Sequence[int],
     surroundings: Surroundings,
-) -> tuple[list[OperationEvent], list[StepTime]]:
-    took: list[StepTime] = []
+) -> tuple[list[OperationEvent], list[contract.StepTime]]:
+    took: list[contract.StepTime] = []
     done = execute(sequence, context, check=surroundings.check, skip=skip, only=only, took=took)
     slowest = nlargest(MAX_TIMES, took, key=lambda step: step.ended - step.began)
     if len(done) <= LISTED_STEPS:
@@ -316,5 +309,5 @@ def _execute(
     return [event(at, "steps done", about=f"{count[name]:,} of {name}") for name, at in last.items()], slowest
 
 
-def _undo(sequence: CommitSequence, context: StepContext, surroundings: Surroundings) -> Undone:
+def _undo(sequence: CommitSequence, context: contract.StepContext, surroundings: Surroundings) -> Undone:
     return undo(sequence, context, check=surroundings.check)

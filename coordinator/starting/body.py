@@ -15,18 +15,13 @@ from distop.errors import ArgumentTooLarge, InvalidArgument, UnknownOperationTyp
 from distop.lake.storage.storage import without_secrets
 from distop.metastore.etcd.txn import MAX_REQUEST_BYTES
 from distop.metastore.operations.starting import REMEMBER_S, StartRequest, digest_of
+from distop.metastore.records import operation as records
 from distop.metastore.records.names import (
     check_name,
     check_object,
     check_partition,
     check_table_name,
     check_type,
-)
-from distop.metastore.records.operation import (
-    MAX_FOLLOW_UPS,
-    FollowUpArg,
-    OperationArg,
-    OperationOptions,
 )
 from distop.metastore.records.table import TableRecord
 from distop.metastore.tables.audit import acting
@@ -53,8 +48,8 @@ class StartBody:
     object: str = ""
     argument: dict[str, Any]
     partitions: list[str] = field(default_factory=list)
-    options: OperationOptions
-    then: FollowUpArg | None = None
+    options: records.OperationOptions
+    then: records.FollowUpArg | None = None
     digest: str
 
     def request(
@@ -124,9 +119,9 @@ def seconds(duration: duration_pb2.Duration) -> float:
     return float(duration.seconds) + duration.nanos / 1e9
 
 
-def options_of(given: pb.OperationOptions) -> OperationOptions:
+def options_of(given: pb.OperationOptions) -> records.OperationOptions:
     """The options of an operation; unset ones get their default."""
-    return OperationOptions(
+    return records.OperationOptions(
         deadline_s=seconds(given.deadline) if given.HasField("deadline") else None,
         max_job_attempts=given.max_job_attempts or None,
         job_backoff_s=seconds(given.job_backoff) if given.HasField("job_backoff") else None,
@@ -154,11 +149,11 @@ def _partitions(names: Sequence[str]) -> list[str]:
     return [check_partition(name) for name in names]
 
 
-async def _follow_up(table: str, given: pb.FollowUp, work: Work, depth: int = 1) -> FollowUpArg:
+async def _follow_up(table: str, given: pb.FollowUp, work: Work, depth: int = 1) -> records.FollowUpArg:
     """Checks a follow-up in advance: everything but its argument, which is planned later."""
-    if depth > MAX_FOLLOW_UPS:
+    if depth > records.MAX_FOLLOW_UPS:
         raise InvalidArgument(
-            f"follow-ups are nested more than {MAX_FOLLOW_UPS} deep", details={"field": "then"}
+            f"follow-ups are nested more than {records.MAX_FOLLOW_UPS} deep", details={"field": "then"}
         )
     argument = from_json(given.argument_json, "then.argument")
     try:
@@ -167,7 +162,7 @@ async def _follow_up(table: str, given: pb.FollowUp, work: Work, depth: int = 1)
         check_scope(kind, obj)
     except UnknownOperationType as error:
         raise UnknownOperationType(error.message, details={"field": "then.type"}) from None
-    return FollowUpArg(
+    return records.FollowUpArg(
         type=given.type,
         object=obj,
         argument=argument,
@@ -189,7 +184,7 @@ def operation_arg(
     kind: DistributedOperation,
     plan: Plan,
     table: TableRecord,
-    wanted: StartBody | FollowUpArg,
+    wanted: StartBody | records.FollowUpArg,
     *,
     instance: int,
     request: StartRequest,
@@ -200,7 +195,7 @@ def operation_arg(
     batches: Sequence[str] = (),
     unordered: str = "",
     schedule: str = "",
-) -> OperationArg:
+) -> records.OperationArg:
     """The record of a new operation.
 
     Raises :class:`~distop.errors.InvalidArgument` if the options do not allow it.
@@ -211,7 +206,7 @@ def operation_arg(
             "so it would be unknown which ones are missing",
             details={"field": "options.max_failed_partitions"},
         )
-    return OperationArg(
+    return records.OperationArg(
         # Older versions must not read it as an operation without jobs, or without a part of its argument.
         version=max(plan.layout, 2 if plan.dynamic else 1),
         dynamic=plan.dynamic,

@@ -18,12 +18,7 @@ from distop.coordinator.work import work
 from distop.errors import ArgumentTooLarge, LeadershipLost, RequestIdReused
 from distop.metastore.etcd.txn import MAX_REQUEST_BYTES, Get, KeyValue, Txn
 from distop.metastore.etcd.update import settle
-from distop.metastore.operations.starting import (
-    answered_before,
-    operation_in_the_way,
-    read_table_state,
-    start_txn,
-)
+from distop.metastore.operations import starting
 from distop.metastore.records.operation import OperationArg
 from distop.operations.api import DistributedOperation, Plan
 from distop.process.loop import cancel_all
@@ -105,13 +100,15 @@ class Launcher:
         batch = [*batches, unordered][0]
         whose = f"schedule {schedule!r}" if schedule else f"batch {batch!r}" if batch else "the backlog"
         request = body.request(request_id or unique, kind, call=unique)
-        state = await read_table_state(self._client, keys, request)
-        if (known := answered_before(state, request)) is not None:
+        state = await starting.read_table_state(self._client, keys, request)
+        if (known := starting.answered_before(state, request)) is not None:
             if request.request_id == unique:
                 return Launched.LOST
             raise RequestIdReused(f"{known} was started for it before")
         registry, run_ops = self._services.registry, state.run_ops_kv.value
-        if other := operation_in_the_way(run_ops, request, lambda name: registry.compatible(kind, name)):
+        if other := starting.operation_in_the_way(
+            run_ops, request, lambda name: registry.compatible(kind, name)
+        ):
             log.info("launch_waits", extra={"table": keys.name, "of": whose, "operation": str(other)})
             return Launched.IN_THE_WAY
         planned, loop = (unique, body.object, body.digest), asyncio.get_running_loop()
@@ -136,7 +133,7 @@ class Launcher:
             schedule=schedule,
         )
         self._term.check()
-        txn = share(arg) + start_txn(keys, state, arg)
+        txn = share(arg) + starting.start_txn(keys, state, arg)
         if txn.size() > MAX_REQUEST_BYTES:
             raise ArgumentTooLarge(
                 f"the plan of {whose} takes {txn.size():,} bytes, etcd allows {MAX_REQUEST_BYTES:,}"

@@ -22,15 +22,8 @@ from distop.metastore.etcd import txn as etcd
 from distop.metastore.etcd.client import EtcdClient, Windows
 from distop.metastore.etcd.update import settle, update
 from distop.metastore.members.lease import Epoch
+from distop.metastore.operations import starting
 from distop.metastore.operations.runs import not_paused
-from distop.metastore.operations.starting import (
-    BRIEFLY_S,
-    FollowUpStart,
-    answered,
-    done_otherwise,
-    slots_with,
-    slots_without,
-)
 from distop.metastore.records import operation
 from distop.metastore.records.keyspace import OperationKeys, TableKeys
 from distop.metastore.records.names import prefix_end
@@ -123,7 +116,9 @@ async def request_resolve(
             details={"field": "action"},
         )
     table, digest = keys.keyspace.table(keys.operation.table), f"resolve-{decision.action}"
-    noted = done_otherwise(table, request, keys.operation, digest, decision.at, keep_s=BRIEFLY_S)
+    noted = starting.done_otherwise(
+        table, request, keys.operation, digest, decision.at, keep_s=starting.BRIEFLY_S
+    )
     wanted = (keys.state, keys.completion, keys.resolve, table.request(request))
 
     async def decide(read: etcd.TxnResult) -> tuple[etcd.Txn | None, None]:
@@ -371,7 +366,7 @@ class FinishParts:
     """Of the operation, whose request gets its answer."""
     publication: etcd.Txn = etcd.Txn()
     """Contributions of the commit steps: head, watermarks."""
-    follow_up: FollowUpStart | None = None
+    follow_up: starting.FollowUpStart | None = None
     """The operation that it starts."""
     leave_keys: bool = False
     """Leave the operation's other keys to the collector: there are many, or staged files to sweep."""
@@ -400,10 +395,10 @@ def finish_txn(keys: TableKeys, op: OperationKeys, epoch: Epoch, finish: FinishP
     if finish.sealed != operation.ABORTING:
         # A caller that was answered that it is cancelled, or aborted while a call hangs, stays right.
         compares += (etcd.absent(op.cancel), etcd.absent(op.resolve))
-    left = slots_without(finish.run_ops, op.operation)
+    left = starting.slots_without(finish.run_ops, op.operation)
     publication = finish.publication
     if finish.follow_up is not None:
-        left = slots_with(left or b"", finish.follow_up.arg.id)
+        left = starting.slots_with(left or b"", finish.follow_up.arg.id)
         publication += finish.follow_up.txn(keys)
     run_ops: etcd.Op = etcd.DeleteRange(keys.run_ops) if left is None else etcd.Put(keys.run_ops, left)
     paused = keys.keyspace.paused_operation(op.operation)
@@ -424,7 +419,7 @@ def finish_txn(keys: TableKeys, op: OperationKeys, epoch: Epoch, finish: FinishP
     notes: tuple[etcd.Op, ...] = ()
     if finish.arg is not None:
         notes = (
-            *answered(keys, finish.arg, record.outcome, record.finished_at),
+            *starting.answered(keys, finish.arg, record.outcome, record.finished_at),
             *operation_puts(keys, finish.arg, record),
         )
     reads = (etcd.Get(op.state), etcd.Get(epoch.key), etcd.Get(history.key))

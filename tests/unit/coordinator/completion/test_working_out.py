@@ -26,7 +26,7 @@ FINISH = FinishContext(
 
 @pytest.fixture(autouse=True)
 def _known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publication, "default_registry", lambda: REGISTRY)
+    monkeypatch.setattr(publication.contract, "default_registry", lambda: REGISTRY)
 
 
 def many(of: str, stage: int = 0) -> StepRecord:
