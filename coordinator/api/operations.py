@@ -221,7 +221,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
         keys = self._client.keyspace.table(operation.table)
         wanted = (keys.table, keys.operation(operation).arg, keys.history(operation))
         read = await self._client.read_at_once([Get(key) for key in wanted])
-        table, arg, ended = (read.single(index, key) for index, key in enumerate(wanted))
+        table, arg, ended = read.each(wanted)
         if not table.exists or not (arg.exists or ended.exists):
             raise not_found(operation)
         record = decode(table.value, TableRecord, table.key)

@@ -96,7 +96,7 @@ class Altering:
                 await self._blocking(keys.name, written.pop().discard)
 
         async def decide(read: TxnResult) -> tuple[Txn | None, bool]:
-            table, head, run_ops = (read.single(index, get.key) for index, get in enumerate(reads))
+            table, head, run_ops = read.each(get.key for get in reads)
             if not table.exists:
                 raise errors.TableNotFound.named(keys.name)
             record = decode(table.value, TableRecord, table.key)

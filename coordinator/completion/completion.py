@@ -230,7 +230,7 @@ class Finishing:
         """What a transaction about an operation was refused for, before the watch shows it."""
         wanted = (tracked.keys.cancel, tracked.keys.resolve, tracked.keys.state)
         read = await self._client.read_at_once([Get(key) for key in wanted])
-        *requests, state = (read.single(index, key) for index, key in enumerate(wanted))
+        *requests, state = read.each(wanted)
         for request in requests:
             if request.exists:
                 tracked.apply_put(request)

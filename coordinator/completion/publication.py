@@ -71,7 +71,7 @@ async def read_base(client: EtcdClient, keys: TableKeys, arg: OperationArg) -> B
     if arg.object:
         wanted.append(keys.index(arg.object))
     result = await client.read_at_once([Get(key) for key in wanted])
-    table, head, watermarks, run_ops, *rest = (result.single(index, key) for index, key in enumerate(wanted))
+    table, head, watermarks, run_ops, *rest = result.each(wanted)
     base = Base(table, head, watermarks, run_ops, rest[0] if rest else KeyValue.missing(b""))
     record = base.record
     return base if record is None else replace(base, chunks=ChunkReader(client, record, result.revision))

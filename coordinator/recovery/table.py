@@ -481,7 +481,7 @@ class TableMending:
         wanted = (self._keys.table, self._keys.head, self._keys.watermarks)
         for _ in range(RACES):
             read = await self._client.read_at_once([etcd.Get(key) for key in wanted])
-            table, head, recent = (read.single(index, key) for index, key in enumerate(wanted))
+            table, head, recent = read.each(wanted)
             marks = marks_at(self._client, record, recent, read.revision)
             after = await asyncio.to_thread(_forward, marks, ahead.watermarks)
             last = ahead.publications[-1].operation if ahead.publications else ""

@@ -190,7 +190,7 @@ class Ticker:
                 schedules[name] = kv, record
             except errors.CorruptRecord as error:  # a newer version's, whose coordinators decide about it
                 log.error("schedule_unreadable", extra={"table": keys.name, "error": str(error)})
-        agenda, table, head, pause, run_ops = (read.single(at, get.key) for at, get in enumerate(wanted))
+        agenda, table, head, pause, run_ops = read.each(get.key for get in wanted)
         unreadable = len(schedules) < len(read.got(len(wanted)))
         return TickerState(agenda, table, head, pause, run_ops, schedules, unreadable)
 

@@ -69,7 +69,7 @@ async def _of_jobs(client: EtcdClient, keys: OperationKeys, folder: Path) -> lis
         attempts = await asyncio.to_thread(_listing, job)
         wanted = (keys.runner, keys.job_state(partition), keys.claim(partition))
         read = await client.read_at_once([Get(key) for key in wanted])
-        runner, state, claim = (read.single(index, key) for index, key in enumerate(wanted))
+        runner, state, claim = read.each(wanted)
         if state.exists:
             removed.append(job)
         else:

@@ -226,7 +226,7 @@ class ClaimDesk:
         if not keys:
             return
         read = await self._client.read_many([Get(key) for key in keys])
-        records = [read.single(index, key) for index, key in enumerate(keys)]
+        records = read.each(keys)
         nobodys = [
             release_claim(self._client, kv.key, kv.create_revision) for kv in records if self._is_nobodys(kv)
         ]

@@ -127,7 +127,7 @@ async def enqueue(
     )
 
     async def decide(read: etcd.TxnResult) -> tuple[etcd.Txn | None, Answer]:
-        table, ordering_kv, *own = (read.single(index, key) for index, key in enumerate(wanted))
+        table, ordering_kv, *own = read.each(wanted)
         entry, applied, waiting, running, failed, done, *written = own
         if not table.exists:
             raise errors.TableNotFound.named(keys.name)
@@ -552,7 +552,7 @@ async def take_back(
 
     async def change(now: batches.OrderingRecord) -> tuple[batches.OrderingRecord, etcd.Txn] | None:
         read = await client.read_at_once([etcd.Get(key) for key in places])
-        kvs = [read.single(index, key) for index, key in enumerate(places)]
+        kvs = read.each(places)
         existing = [(kv, decode(kv.value, batches.BatchRecord, kv.key)) for kv in kvs if kv.exists]
         if not existing:
             raise errors.NotFound(

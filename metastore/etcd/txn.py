@@ -192,6 +192,10 @@ class TxnResult(msgspec.Struct, frozen=True):
         kvs = self.got(index)
         return kvs[0] if kvs else KeyValue.missing(key)
 
+    def each(self, keys: Iterable[bytes]) -> list[KeyValue]:
+        """The keys that the first operations read, one by each; as :meth:`single`."""
+        return [self.single(index, key) for index, key in enumerate(keys)]
+
 
 OpResult: TypeAlias = list[KeyValue] | int | TxnResult | None
 

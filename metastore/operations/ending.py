@@ -57,7 +57,7 @@ async def note_failure(
     wanted, value = (keys.state, keys.resolve, keys.completion, epoch.key), encode(record)
 
     async def decide(read: etcd.TxnResult) -> tuple[etcd.Txn | None, bytes | None]:
-        present, decision, existing, leader = (read.single(index, key) for index, key in enumerate(wanted))
+        present, decision, existing, leader = read.each(wanted)
         _check_epoch(leader, keys, epoch)
         if present.value != state or decision.exists:
             return None, present.value
@@ -122,7 +122,7 @@ async def request_resolve(
     wanted = (keys.state, keys.completion, keys.resolve, table.request(request))
 
     async def decide(read: etcd.TxnResult) -> tuple[etcd.Txn | None, None]:
-        state, completion, existing, before = (read.single(index, key) for index, key in enumerate(wanted))
+        state, completion, existing, before = read.each(wanted)
         if before.exists:
             _check_same(decode(before.value, operation.RequestRecord, before.key), keys, request, digest)
             return None, None

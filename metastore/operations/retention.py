@@ -122,7 +122,7 @@ async def _replaced(
     request = keys.request(record.request_id)
     wanted = [request, *(keys.operation(line).arg for line in lines)]
     read = await client.read_at_once([etcd.Get(key) for key in wanted])
-    asked, *args = (read.single(index, key) for index, key in enumerate(wanted))
+    asked, *args = read.each(wanted)
     waiting = [str(line) for line, arg in zip(lines, args, strict=True) if arg.exists]
     gone = etcd.Txn(
         then=tuple(etcd.DeleteRange(keys.history(line)) for line in lines if str(line) not in waiting)

@@ -148,7 +148,7 @@ async def why_over(client: EtcdClient, run: Run) -> tuple[str, int]:
     result = await settle(
         client, etcd.Txn(then=tuple(etcd.Get(key) for key in wanted)), patience_s=PATIENCE_S
     )
-    state, runner, *pauses = (result.single(index, key) for index, key in enumerate(wanted))
+    state, runner, *pauses = result.each(wanted)
     paused = PAUSED if any(pause.exists for pause in pauses) else ""
     return run.why_over(state, runner) or paused, result.revision
 

@@ -253,7 +253,7 @@ def start_reads(keys: TableKeys, request: StartRequest) -> list[etcd.Get]:
 
 def table_state(keys: TableKeys, request: StartRequest, read: etcd.TxnResult) -> TableState:
     """What a start depends on, from the result of reading :func:`start_reads`."""
-    kvs = [read.single(index, get.key) for index, get in enumerate(start_reads(keys, request))]
+    kvs = read.each(get.key for get in start_reads(keys, request))
     table, run_ops, next_instance, known, pause, head, watermarks, *indexes = kvs
     if not table.exists:
         raise errors.TableNotFound.named(keys.name)

@@ -120,7 +120,7 @@ async def drop_table(
 
     async def decide(read: etcd.TxnResult) -> tuple[etcd.Txn | None, DropRecord]:
         nonlocal sent
-        table, run_ops, existing = (read.single(index, key) for index, key in enumerate(wanted))
+        table, run_ops, existing = read.each(wanted)
         if not table.exists and not existing.exists:
             raise TableNotFound.named(keys.name)
         if not table.exists:

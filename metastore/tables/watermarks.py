@@ -290,7 +290,7 @@ async def change_watermarks(client: EtcdClient, keys: TableKeys, change: Change,
     wanted = (keys.table, keys.run_ops, keys.head, keys.watermarks)
 
     async def decide(read: etcd.TxnResult) -> tuple[etcd.Txn | None, bool]:
-        table, run_ops, head, existing = (read.single(index, key) for index, key in enumerate(wanted))
+        table, run_ops, head, existing = read.each(wanted)
         record = _record(keys, table)
         await _check_none_moves(client, keys, run_ops)
         published = decode(head.value, Head, head.key) if head.exists else None
