@@ -27,14 +27,14 @@ from distop.coordinator.views.listing import (
 from distop.coordinator.views.messages import entry_message, member_message
 from distop.coordinator.views.tables import read_member_messages
 from distop.coordinator.work.work import Work
-from distop.errors import CorruptRecord, PreconditionFailed
+from distop.errors import PreconditionFailed
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Get, named
 from distop.metastore.members.installation import GrantRecord, PolicyRecord, change_policy
 from distop.metastore.members.registration import set_draining
 from distop.metastore.records.member import LeaderRecord
 from distop.metastore.records.names import check_table_name
-from distop.metastore.records.record import decode
+from distop.metastore.records.record import readable
 from distop.metastore.tables.audit import Cursor, prune_softly, read_audit
 from distop.operations.api import Role
 from distop.proto import distop_pb2 as pb
@@ -170,10 +170,7 @@ class ClusterService(distop_pb2_grpc.ClusterServiceServicer):
         for number, (table, get) in enumerate(zip(tables, gets, strict=True)):
             leader = read.single(number, get.key)
             if leader.exists:
-                try:
-                    record = decode(leader.value, LeaderRecord, leader.key)
-                except CorruptRecord:
-                    record = LeaderRecord(member="?")
+                record = readable(leader.value, LeaderRecord) or LeaderRecord(member="?")
                 response.leaders.append(
                     message_of(pb.Leader, record, table=table, epoch=leader.create_revision)
                 )

@@ -27,7 +27,7 @@ from distop.metastore.etcd.config import deadline
 from distop.metastore.etcd.txn import Get, Txn, named
 from distop.metastore.records.names import check_table_name, prefix_end
 from distop.metastore.records.operation import SUCCESS, HistoryRecord
-from distop.metastore.records.record import decode
+from distop.metastore.records.record import decode, readable
 from distop.metastore.records.table import Head, TableRecord
 from distop.metastore.records.watermarks import Marks, check_entry, position
 from distop.metastore.tables.audit import prune_softly
@@ -142,9 +142,7 @@ class PublishedCalls(StoredCalls, distop_pb2_grpc.TableServiceServicer):
         prefix = self._client.keyspace.table(table.name).history_prefix
         recent = await self._client.get_range(prefix, prefix_end(prefix), limit=RECENT, newest_first=True)
         for operation, kv in named(recent.kvs, self._client.keyspace.parse_history):
-            try:
-                ended = decode(kv.value, HistoryRecord, kv.key)
-            except errors.CorruptRecord:
+            if (ended := readable(kv.value, HistoryRecord)) is None:
                 continue  # the doctor reports it
             rows = ended.count("rows")
             adds = ended.facts.keys() >= _ADDED and BRANCH not in ended.facts

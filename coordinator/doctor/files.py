@@ -34,7 +34,7 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import KeyValue, Txn, unchanged
 from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import SUCCESS, HistoryRecord, RequestRecord
-from distop.metastore.records.record import decode
+from distop.metastore.records.record import decode, readable
 from distop.metastore.records.table import Head, TableRecord, Watermarks
 from distop.metastore.records.watermarks import Chunks, Fetch, Marks, decode_recent, position
 from distop.metastore.tables.watermarks import ChunkReader
@@ -54,13 +54,8 @@ CLOCKS_S = 60.0
 
 def histories(table: ObservedTable) -> dict[OperationId, HistoryRecord]:
     """The readable history of a table."""
-    records = {}
-    for operation, kv in table.history.items():
-        try:
-            records[operation] = decode(kv.value, HistoryRecord, kv.key)
-        except CorruptRecord:
-            continue
-    return records
+    records = ((operation, readable(kv.value, HistoryRecord)) for operation, kv in table.history.items())
+    return {operation: record for operation, record in records if record is not None}
 
 
 def unowned_folders(table: ObservedTable, folders: Iterable[str]) -> dict[str, OperationId | None]:
@@ -500,7 +495,4 @@ class FileLooks:
 
 
 def _head_of(observed: ObservedTable) -> Head | None:
-    try:
-        return decode(observed.head.value, Head, observed.head.key) if observed.head.exists else None
-    except CorruptRecord:
-        return None  # reported among the records
+    return readable(observed.head.value, Head)  # what cannot be read is reported among the records

@@ -7,7 +7,6 @@ Most of these are transient (a fail-over, a runner about to start), so they are 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 
 from distop.coordinator.doctor.checks import is_due
@@ -16,11 +15,10 @@ from distop.coordinator.doctor.reading import ObservedOperation, ObservedTable
 from distop.coordinator.views.messages import member_message, pause_of
 from distop.coordinator.views.operations import from_tracked
 from distop.coordinator.views.why import Need, held_by, long_call, need_of, span, why_operation
-from distop.errors import CorruptRecord
 from distop.metastore.records.member import LeaderRecord
 from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import RUNNING, HistoryRecord, PauseRecord
-from distop.metastore.records.record import decode
+from distop.metastore.records.record import readable
 
 LOOK = "look for operation_action_failed in the log of the coordinator that leads its table"
 
@@ -47,10 +45,8 @@ def check_progress(table: ObservedTable, now: float, patience: Patience) -> list
     """
     findings = list(_leader(table, now, patience))
     if table.pause.exists:
-        held = ""
-        with suppress(CorruptRecord):
-            record = decode(table.pause.value, PauseRecord, table.pause.key)
-            held = held_by(pause_of(record, "table"), now)
+        record = readable(table.pause.value, PauseRecord)
+        held = held_by(pause_of(record, "table"), now) if record is not None else ""
         sentence = f"table {table.name!r} is paused{held}"
         remedy = f"nothing, unless it should go on: distop table resume {table.name}"
         findings.append(table.finding("TABLE_PAUSED", sentence=sentence, remedy=remedy))
@@ -95,10 +91,8 @@ def _held_up(table: ObservedTable, now: float) -> Iterator[Finding]:
 
 def _leader_of(table: ObservedTable) -> str:
     """The member that leads the table; empty: none, or its record cannot be read."""
-    with suppress(CorruptRecord):
-        if table.coordinator.exists:
-            return decode(table.coordinator.value, LeaderRecord, table.coordinator.key).member
-    return ""
+    record = readable(table.coordinator.value, LeaderRecord) if table.coordinator.exists else None
+    return record.member if record is not None else ""
 
 
 def _leader(table: ObservedTable, now: float, patience: Patience) -> Iterator[Finding]:
@@ -222,7 +216,5 @@ def _uncollected(
 
 def _ended_at(table: ObservedTable, operation: OperationId) -> float:
     kv = table.history.get(operation)
-    try:
-        return decode(kv.value, HistoryRecord, kv.key).finished_at if kv is not None else 0.0
-    except CorruptRecord:
-        return 0.0
+    record = readable(kv.value, HistoryRecord) if kv is not None else None
+    return record.finished_at if record is not None else 0.0

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from distop.coordinator.access.callers import caller
 from distop.coordinator.doctor.findings import DOCTOR, Finding, RepairTxn, text, unreadable_record
 from distop.coordinator.doctor.reading import ObservedTable
-from distop.errors import CorruptRecord
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import DeleteRange, Get, KeyValue, Txn, unchanged
 from distop.metastore.records.keyspace import Keyspace
 from distop.metastore.records.names import prefix_end, unescape
-from distop.metastore.records.record import decode
+from distop.metastore.records.record import readable
 from distop.metastore.records.table import LocationRecord, TableRecord, ViewRecord
 from distop.metastore.tables.locations import LocationClaim, owner_of, place_of
 
@@ -132,16 +131,12 @@ def check_location(table: ObservedTable) -> Iterator[Finding]:
 
 
 def _is_of_view(claim: ObservedClaim, owner: LocationRecord) -> bool:
-    try:
-        view = decode(claim.view.value, ViewRecord, claim.view.key)
-    except CorruptRecord:
+    view = readable(claim.view.value, ViewRecord)
+    if view is None:
         return True  # its location is unknown
     return view.uuid == owner.uuid and claim.location == place_of(view.location)
 
 
 def table_record(kv: KeyValue) -> TableRecord | None:
     """The record of a table; ``None`` if there is none, or it cannot be read."""
-    try:
-        return decode(kv.value, TableRecord, kv.key) if kv.exists else None
-    except CorruptRecord:
-        return None  # reported among the records
+    return readable(kv.value, TableRecord)  # what cannot be read is reported among the records

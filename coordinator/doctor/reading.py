@@ -24,7 +24,7 @@ from distop.metastore.records.keyspace import OperationKeys, TableKeys
 from distop.metastore.records.member import MemberRecord
 from distop.metastore.records.names import TABLE_WORDS, OperationId, escape, prefix_end, unescape
 from distop.metastore.records.operation import JobRecord, OperationArg
-from distop.metastore.records.record import decode
+from distop.metastore.records.record import decode, readable
 from distop.metastore.records.table import TableRecord
 from distop.metastore.tables.locations import LocationClaim
 from distop.metastore.tables.registry import table_names
@@ -396,10 +396,7 @@ def _parsed(table: ObservedTable, kv: KeyValue, parse: Callable[[bytes], Operati
 
 
 def _claims(table: ObservedTable) -> list[Get]:
-    try:
-        record = decode(table.table.value, TableRecord, table.table.key) if table.table.exists else None
-    except CorruptRecord:
-        return []  # reported among the records
+    record = readable(table.table.value, TableRecord)  # else it is reported among the records
     return list(LocationClaim.of(table.keys.keyspace, record).reads()) if record is not None else []
 
 

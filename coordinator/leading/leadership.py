@@ -29,7 +29,7 @@ from distop.coordinator.metrics.counts import Led
 from distop.coordinator.schedules.ticking import Ticker
 from distop.coordinator.schedules.timekeeping import Timekeeping
 from distop.coordinator.starting.services import Services, Term
-from distop.errors import Busy, CorruptRecord, DistopError, LeadershipLost, LeaseLost, Unavailable
+from distop.errors import Busy, DistopError, LeadershipLost, LeaseLost, Unavailable
 from distop.lake.cleanup.purge import leave_files
 from distop.metastore.etcd.client import EtcdClient, Listing
 from distop.metastore.etcd.txn import Get, KeyValue, named
@@ -37,7 +37,7 @@ from distop.metastore.etcd.watch import follow, until_absent
 from distop.metastore.members.lease import Epoch, LeaseSession, campaign, resign
 from distop.metastore.operations.pausing import PauseIndex
 from distop.metastore.records.member import LeaderRecord, MemberRecord
-from distop.metastore.records.record import decode
+from distop.metastore.records.record import decode, readable
 from distop.metastore.records.table import DropRecord
 from distop.metastore.tables.registry import finish_drop
 from distop.process.loop import cancel_all, kept_running
@@ -212,7 +212,9 @@ class Leadership:
             for member, kv in named(kvs, member_of):
                 # A live process renews a lease; tables given to a key without one would have no leader.
                 if kv.lease:
-                    self._members[member] = _is_draining(kv)
+                    # One of a newer version decides itself whether it leads.
+                    record = readable(kv.value, MemberRecord)
+                    self._members[member] = record is not None and record.draining
                 else:
                     self._members.pop(member, None)
             self._known["members"] = True
@@ -435,10 +437,3 @@ class Leadership:
             else:
                 log.info("leadership_resigned", extra={"table": table, "epoch": epoch.revision})
                 return
-
-
-def _is_draining(kv: KeyValue) -> bool:
-    try:
-        return decode(kv.value, MemberRecord, kv.key).draining
-    except CorruptRecord:
-        return False  # of a newer version, which decides itself whether it leads

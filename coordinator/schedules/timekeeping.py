@@ -15,12 +15,12 @@ from itertools import islice
 
 from distop.coordinator.schedules.due import AGAIN_S
 from distop.coordinator.schedules.ticking import Ticker
-from distop.errors import CorruptRecord, DistopError
+from distop.errors import DistopError
 from distop.metastore.etcd.client import EtcdClient, Listing
 from distop.metastore.etcd.txn import Get, KeyValue, named
 from distop.metastore.etcd.watch import WatchBatch
 from distop.metastore.records.keyspace import Keyspace
-from distop.metastore.records.record import decode
+from distop.metastore.records.record import readable
 from distop.metastore.tables.schedules import AgendaRecord
 
 log = logging.getLogger(__name__)
@@ -75,12 +75,9 @@ class Agenda:
 
     def _note(self, table: str, kv: KeyValue) -> None:
         self._forget(table)
-        if not kv.create_revision:
-            return  # it was deleted
-        try:
-            record = self._agendas[table] = decode(kv.value, AgendaRecord, kv.key)
-        except CorruptRecord:
-            return  # a newer version's, whose coordinators handle it
+        if (record := readable(kv.value, AgendaRecord)) is None:
+            return  # it was deleted, or is a newer version's, whose coordinators handle it
+        self._agendas[table] = record
         self._enter(table, record)
         if len(self._times) > 2 * len(self._agendas) + 100:  # most of it is of records that are gone
             self._times = [entry for entry in set(self._times) if self._is_current(*entry)]

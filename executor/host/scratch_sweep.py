@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from distop.errors import CorruptRecord, DistopError, InvalidName
+from distop.errors import DistopError, InvalidName
 from distop.executor.host.scratch import kept_by, private_to, read_note
 from distop.executor.host.sidecar_folder import SCRATCH_OWNER
 from distop.metastore.crashpoints import reached
@@ -23,7 +23,7 @@ from distop.metastore.members.registration import is_of_this_host
 from distop.metastore.records.keyspace import OperationKeys
 from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import RUNNING, ClaimRecord
-from distop.metastore.records.record import decode
+from distop.metastore.records.record import readable
 
 log = logging.getLogger(__name__)
 
@@ -85,12 +85,9 @@ def _is_over(name: str, runner: KeyValue, claim: KeyValue) -> bool:
     kept = kept_by(name)
     if kept is None or not claim.exists or claim.create_revision == kept[0]:
         return False
-    try:
-        owner = decode(claim.value, ClaimRecord, claim.key).member
-    except CorruptRecord:
-        return False
+    record = readable(claim.value, ClaimRecord)
     # An attempt of this host is about to take it over.
-    return not is_of_this_host(owner)
+    return record is not None and not is_of_this_host(record.member)
 
 
 def _listing(folder: Path) -> list[Path]:

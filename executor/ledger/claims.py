@@ -14,7 +14,7 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-from distop.errors import Compacted, CorruptRecord, DistopError, LeaseLost
+from distop.errors import Compacted, DistopError, LeaseLost
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Get, KeyValue
 from distop.metastore.etcd.watch import KeyEvent, watch
@@ -30,7 +30,7 @@ from distop.metastore.operations.jobs import (
 )
 from distop.metastore.operations.runs import Run
 from distop.metastore.records.operation import ClaimRecord
-from distop.metastore.records.record import decode
+from distop.metastore.records.record import readable
 from distop.process.loop import cancel_all
 
 log = logging.getLogger(__name__)
@@ -235,7 +235,8 @@ class ClaimDesk:
     def _is_nobodys(self, existing: KeyValue) -> bool:
         if self._session is None or existing.lease != self._session.lease_id or existing.key in self._held:
             return False
-        return _attempt_of(existing) not in self._asking.get(existing.key, ())
+        record = readable(existing.value, ClaimRecord)
+        return record is None or record.attempt not in self._asking.get(existing.key, ())
 
     async def _claim_or_wait(
         self, run: Run, partition: str, attempt: str, held: int
@@ -278,10 +279,3 @@ class ClaimDesk:
                         return
         except Compacted:
             return
-
-
-def _attempt_of(existing: KeyValue) -> str:
-    try:
-        return decode(existing.value, ClaimRecord, existing.key).attempt
-    except CorruptRecord:
-        return ""

@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 from contextlib import aclosing, suppress
 from typing import NamedTuple
 
-from distop.errors import CorruptRecord, DistopError
+from distop.errors import DistopError
 from distop.executor.runner.options import RunnerOptions, ServedTypes
 from distop.metastore.etcd.client import EtcdClient, Listing
 from distop.metastore.etcd.txn import KeyValue, named
@@ -31,7 +31,7 @@ from distop.metastore.operations.runs import wait_again
 from distop.metastore.records.keyspace import SHARES, Keyspace
 from distop.metastore.records.member import MemberRecord
 from distop.metastore.records.names import OperationId, prefix_end
-from distop.metastore.records.record import decode
+from distop.metastore.records.record import readable
 from distop.process.loop import cancel_all
 
 log = logging.getLogger(__name__)
@@ -119,13 +119,10 @@ class Shares:
         self._executors.pop(kv.key, None)
         if not kv.lease:
             return  # a live one renews a lease: nobody would look after the piece of another
-        try:
-            record = decode(kv.value, MemberRecord, kv.key)
-        except CorruptRecord:
-            return  # of a newer version: executors with free slots find the operations of its piece
-        if (
-            record.types and not record.only
-        ):  # otherwise a sidecar, or a program that serves only its own operation
+        record = readable(kv.value, MemberRecord)
+        # Of a newer version: executors with free slots find the operations of its piece. Without types: a
+        # sidecar. For one operation: a program that serves only its own.
+        if record is not None and record.types and not record.only:
             self._executors[kv.key] = record
 
 

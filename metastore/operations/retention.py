@@ -32,7 +32,7 @@ from distop.metastore.records.operation import (
     SeriesNote,
     SeriesRecord,
 )
-from distop.metastore.records.record import decode, encode
+from distop.metastore.records.record import decode, encode, readable
 from distop.metastore.tables import audit
 
 log = logging.getLogger(__name__)
@@ -110,12 +110,8 @@ async def _replaced(
     """
     line = keys.history(last)
     kv = await client.get(line)
-    if not kv.exists:
-        return anew, etcd.Txn()  # it was deleted
-    try:
-        record = decode(kv.value, HistoryRecord, line)
-    except CorruptRecord:
-        return anew, etcd.Txn()  # the doctor reports it
+    if (record := readable(kv.value, HistoryRecord)) is None:
+        return anew, etcd.Txn()  # it was deleted, or the doctor reports it
     note = record.series or anew
     ended = [] if record.facts.get("quarantine") else [str(last)]
     lines = [OperationId.parse(line) for line in [*note.lines, *ended]]
@@ -155,11 +151,11 @@ async def entry_of(
         if (last := _last_of(pointer)) is None:
             continue
         kv = await client.get(keys.history(last))
-        with suppress(CorruptRecord):  # the doctor reports it; it must not hide other series
-            note = decode(kv.value, HistoryRecord, kv.key).series if kv.exists else None
-            for entry in note.last if note is not None else ():
-                if entry.operation == str(operation):
-                    return entry, kv.mod_revision
+        # What cannot be read is reported by the doctor; it must not hide other series.
+        record = readable(kv.value, HistoryRecord)
+        for entry in record.series.last if record is not None and record.series is not None else ():
+            if entry.operation == str(operation):
+                return entry, kv.mod_revision
     return None
 
 
@@ -191,11 +187,12 @@ async def prune(client: EtcdClient, keys: TableKeys, *, now: float, keep: int = 
     await forget_requests(client, keys, now)
     spared = {keys.history(operation) for operation, _ in etcd.named(active.kvs, keyspace.parse_active)}
     listing = await client.scan(keys.history_prefix)
-    records = []
-    for kv in listing.kvs:
-        with suppress(CorruptRecord):  # the doctor reports it; it must not keep all others
-            if kv.key not in spared:
-                records.append((kv, decode(kv.value, HistoryRecord, kv.key)))
+    # What cannot be read is reported by the doctor; it must not keep all others.
+    records = [
+        (kv, record)
+        for kv in listing.kvs
+        if kv.key not in spared and (record := readable(kv.value, HistoryRecord)) is not None
+    ]
     records.sort(key=lambda item: item[1].finished_at, reverse=True)
     victims = records[keep:]
     for _, record in victims:

@@ -111,6 +111,14 @@ def decode(value: bytes, kind: type[R], key: bytes = b"") -> R:
     return record
 
 
+def readable(value: bytes, kind: type[R], key: bytes = b"") -> R | None:
+    """The record in a value of etcd; ``None`` if this version cannot read it, or there is no value."""
+    try:
+        return decode(value, kind, key)
+    except CorruptRecord:
+        return None
+
+
 def _layout_of(value: bytes) -> int:
     try:
         return from_json(value, _Layout).version

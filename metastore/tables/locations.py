@@ -16,11 +16,11 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from distop.errors import CorruptRecord, InvalidArgument, LocationInUse
+from distop.errors import InvalidArgument, LocationInUse
 from distop.metastore.etcd import txn as etcd
 from distop.metastore.records.keyspace import Keyspace
 from distop.metastore.records.names import prefix_end, unreadable
-from distop.metastore.records.record import decode, encode
+from distop.metastore.records.record import encode, readable
 from distop.metastore.records.table import LocationRecord, TableRecord
 
 MAX_BYTES = 1024
@@ -222,7 +222,4 @@ class LocationClaim:
 
 def owner_of(kv: etcd.KeyValue) -> LocationRecord | None:
     """The owner of a place; ``None`` if it has none, or the claim cannot be read."""
-    try:
-        return decode(kv.value, LocationRecord, kv.key) if kv.exists else None
-    except CorruptRecord:
-        return None
+    return readable(kv.value, LocationRecord)
