@@ -46,8 +46,7 @@ from distop.metastore.records.operation import HistoryRecord
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import AlertCursor, AlertRecord
 from distop.metastore.tables.registry import table_names
-from distop.process.followers import kept_running
-from distop.process.systemd import notify_manager
+from distop.process.loop import kept_running, notify_manager
 
 log = logging.getLogger(__name__)
 
