@@ -2,8 +2,8 @@
 
 import pytest
 
+from distop.commit import contract
 from distop.commit.contract import FinishContext
-from distop.coordinator.completion import publication
 from distop.coordinator.completion.publication import work_out
 from distop.errors import InvalidArgument, UnknownCommitStep
 from distop.metastore.etcd.txn import KeyValue
@@ -26,7 +26,7 @@ FINISH = FinishContext(
 
 @pytest.fixture(autouse=True)
 def _known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publication.contract, "default_registry", lambda: REGISTRY)
+    monkeypatch.setattr(contract, "default_registry", lambda: REGISTRY)
 
 
 def many(of: str, stage: int = 0) -> StepRecord:
