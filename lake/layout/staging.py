@@ -28,8 +28,8 @@ from distop.lake.storage.storage import (
     remove_file,
     remove_if_empty,
 )
-from distop.metastore.records.locations import places_above
 from distop.metastore.records.operation import OperationArg
+from distop.metastore.tables.locations import places_above
 
 ICEBERG, FILES, DELTA = "iceberg", "files", "delta"
 FORMATS = (ICEBERG, FILES, DELTA)
