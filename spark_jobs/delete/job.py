@@ -45,7 +45,7 @@ JOB_BYTES = 512 << 20
 WANTED_JOBS = 5000
 
 
-def plan_deletion(request: PlanRequest, condition: str, branch: str) -> tuple[DeletePlan, Concerned]:
+def plan_deletion(request: PlanRequest, condition: str, branch: str | None) -> tuple[DeletePlan, Concerned]:
     """The plan, and the files that have or may have such rows. Raises as :meth:`.operation.Delete.plan`."""
     if (file := present_file(request)) is None:
         return DeletePlan(where=condition), Concerned()
@@ -53,8 +53,9 @@ def plan_deletion(request: PlanRequest, condition: str, branch: str) -> tuple[De
     layout = Layout.of(metadata)
     Partitioner(layout.schema, layout.spec)  # raises if it cannot split rows as the table does
     where = predicate_of(condition, layout.schema, "where")
-    snapshot = branch_snapshot(request, branch) if branch else metadata.current_snapshot()
-    nothing = DeletePlan(where=condition, branch=branch)
+    # An empty name is refused: it may be a variable that was not set, and never means the table itself.
+    snapshot = metadata.current_snapshot() if branch is None else branch_snapshot(request, branch)
+    nothing = DeletePlan(where=condition, branch=branch or "")
     if snapshot is None:
         return nothing, Concerned()
     job_bytes = bytes_per_job(snapshot)

@@ -80,7 +80,7 @@ class Delete(DistributedOperation[DeleteArgument]):
         from distop.spark_jobs.delete.job import plan_deletion
 
         argument = _checked(request)
-        plan, concerned = plan_deletion(request, argument.condition, argument.branch or "")
+        plan, concerned = plan_deletion(request, argument.condition, argument.branch)
         return Plan(argument=msgspec.to_builtins(plan), partition_count=len(concerned.jobs))
 
     def plan_holds(self, plan: Plan, made_on: PlanRequest, request: PlanRequest) -> bool:
@@ -95,7 +95,7 @@ class Delete(DistributedOperation[DeleteArgument]):
         from distop.spark_jobs.delete.job import plan_deletion
 
         argument = _checked(request)
-        _, concerned = plan_deletion(request, argument.condition, argument.branch or "")
+        _, concerned = plan_deletion(request, argument.condition, argument.branch)
         return {
             "jobs": len(concerned.jobs),
             "filesToRead": sum(map(len, concerned.jobs)),

@@ -262,6 +262,8 @@ def test_other_arguments_that_are_refused(tmp_path: Path) -> None:
         Run.of(table, Delete(), wher="id = 1")
     with pytest.raises(PreconditionFailed, match="no branch 'aside'"):
         deleting(table, "id = 1", branch="aside")
+    with refused("branch"):  # a variable that was not set: never the table itself
+        deleting(table, "id = 1", branch="")
 
 
 def test_rows_are_deleted_by_a_column_below_a_struct(tmp_path: Path) -> None:
