@@ -121,10 +121,9 @@ class Outcomes:
 
     def __init__(self, cursor: AlertCursor, records: Mapping[str, Delivered]) -> None:
         self._cursor = cursor
-        self.known = {
-            name: _instance(record) for name, (record, _) in records.items() if record.kind == FAILED
-        }
-        """The last failure that was delivered, by name."""
+        self.known = {name: record.revision for name, (record, _) in records.items() if record.kind == FAILED}
+        """The revision of the last failure that was delivered, by name. Its instance would not do: of two
+        operations the one that began first may be the last to fail."""
         self.failures: list[AlertRecord] = []
         """Those that were not delivered yet."""
         self.succeeded: dict[str, int] = {}
@@ -143,17 +142,15 @@ class Outcomes:
         new = (kv for kv in kvs if kv.mod_revision > self._cursor.revision)
         for operation, kv in named(new, client.keyspace.parse_history):
             with suppress(CorruptRecord):  # the doctor reports it
-                self.add(operation, decode(kv.value, HistoryRecord, kv.key))
+                self.add(operation, decode(kv.value, HistoryRecord, kv.key), kv.mod_revision)
 
-    def add(self, operation: OperationId, record: HistoryRecord) -> None:
-        """Add how one has ended."""
-        alert = failed(operation, record)
+    def add(self, operation: OperationId, record: HistoryRecord, revision: int) -> None:
+        """Add how one has ended, and at which revision."""
+        alert = failed(operation, record, revision)
         name = name_of(alert)
         if record.outcome == "success":
             self.succeeded[name] = max(operation.instance, self.succeeded.get(name, 0))
-        is_new = (
-            operation.instance > self.known.get(name, 0) and record.finished_at > self._cursor.at - MOVED_S
-        )
+        is_new = revision > self.known.get(name, 0) and record.finished_at > self._cursor.at - MOVED_S
         if record.outcome == "failed" and is_new:
             self.failures.append(alert)
 
@@ -261,7 +258,8 @@ class Alerting:
             return kv, decode(kv.value, AlertCursor, key)
         first = AlertCursor(revision=revision, at=now)
         await settle(self._client, Txn((unchanged(kv),), (Put(key, encode(first)),)))
-        return await self._client.get(key), first
+        kv = await self._client.get(key)  # another process may have been faster
+        return kv, decode(kv.value, AlertCursor, key)
 
     async def _send(self, changed: Iterable[tuple[str, AlertRecord]], records: dict[str, Delivered]) -> bool:
         """Whether everything was delivered. ``records`` is kept up to date."""
@@ -335,7 +333,7 @@ def changes(
     ]
     ended = [record for name, record in delivered.items() if record.kind != FAILED and name not in now]
     failures = {name: record for name, record in delivered.items() if record.kind == FAILED}
-    for failure in sorted(outcomes.failures, key=_instance):
+    for failure in sorted(outcomes.failures, key=lambda failure: failure.revision):
         firing.append(failure)
         failures[name_of(failure)] = failure
     ended += [

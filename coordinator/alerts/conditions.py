@@ -63,8 +63,8 @@ class Lateness:
         return self.tables.get(table, self.default_s)
 
 
-def failed(operation: OperationId, record: HistoryRecord) -> AlertRecord:
-    """The alert for an operation that has failed."""
+def failed(operation: OperationId, record: HistoryRecord, revision: int) -> AlertRecord:
+    """The alert for an operation whose failure was recorded at this revision."""
     return AlertRecord(
         kind=FAILED,
         table=operation.table,
@@ -73,6 +73,7 @@ def failed(operation: OperationId, record: HistoryRecord) -> AlertRecord:
         code=record.error_code,
         message=cut(record.error),
         command=f"distop operation show {operation} --events",
+        revision=revision,
     )
 
 

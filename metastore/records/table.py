@@ -157,7 +157,7 @@ class AlertRecord(Record, kw_only=True):
     command: str = ""
     """What to do about it: a ``distop`` command."""
     revision: int = 0
-    """Of a late watermark: at which revision it was written."""
+    """Of a late watermark: at which revision it was written. Of a failure: that of its history."""
     delivered_at: float = 0.0
 
 

@@ -22,13 +22,13 @@ from distop.process.secret import Secret
 TABLES = {"flights"}
 
 
-def ended(instance: int, outcome: str) -> tuple[OperationId, HistoryRecord]:
+def ended(instance: int, outcome: str, revision: int = 0) -> tuple[OperationId, HistoryRecord, int]:
     record = HistoryRecord(outcome=outcome, error_code="JOB_FAILED", finished_at=100.0 + instance)
-    return OperationId("flights", "ingest", instance), record
+    return OperationId("flights", "ingest", instance), record, revision or 10 + instance
 
 
 def sent(
-    ends: Iterable[tuple[OperationId, HistoryRecord]] = (),
+    ends: Iterable[tuple[OperationId, HistoryRecord, int]] = (),
     *,
     current: Iterable[AlertRecord] = (),
     before: Iterable[AlertRecord] = (),
@@ -58,6 +58,13 @@ def test_a_failure_that_was_sent_is_not_sent_again_and_ends_with_a_later_success
     resolved = [(RESOLVED, "flights/ingest/5", 105.0)]
     assert sent([ended(6, "success")], before=[known]) == resolved
     assert sent(before=[known], tables=set()) == resolved
+
+
+def test_a_failure_is_sent_also_if_it_began_before_one_that_was_sent() -> None:
+    known = failed(*ended(5, "failed"))
+    last = ended(4, "failed", revision=99)
+    assert sent([ended(5, "failed"), last], before=[known]) == [(FIRING, "flights/ingest/4", 104.0)]
+    assert sent([ended(5, "failed"), last], before=[failed(*last)]) == []
 
 
 def test_a_condition_that_has_begun_anew_is_sent_again() -> None:
