@@ -57,9 +57,10 @@ class _Tee:
         self.stream = stream
 
     def write(self, text: str) -> int:
+        written = self.stream.write(text)  # raises for what is no text
         if (output := _present.get()) is not None:
             output.add(text)
-        return self.stream.write(text)
+        return written
 
     def writelines(self, lines: Iterable[str]) -> None:
         for line in lines:
@@ -73,7 +74,10 @@ class _Handler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         output = _present.get()
         if output is not None and output.is_open and record.name.partition(".")[0] != "distop":
-            output.add(f"{self.format(record)}\n")
+            try:
+                output.add(f"{self.format(record)}\n")
+            except Exception:
+                self.handleError(record)  # as handlers do: a line that cannot be formatted fails no job
 
 
 _handler = _Handler()

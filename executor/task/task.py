@@ -331,7 +331,7 @@ class Task:
                     return
             else:
                 self._mark(job, value)
-                if text := self.output.take():
+                if (text := self.output.take()) and not job.unwanted:
                     keep_output(job.operation, text, partition=partition, attempt=job.attempt)
                 return
         self.summary.gone += 1

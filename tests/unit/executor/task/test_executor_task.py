@@ -4,6 +4,7 @@ import logging
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -194,6 +195,24 @@ def test_what_a_job_prints_and_logs_is_kept_whether_it_fails_or_not(
     assert (raised.partition, raised.trace, raised.output) == ("failing", "", "about to fail\n")
     assert "no such place" in raised.error
     assert "first" in capsys.readouterr().out
+
+
+def test_a_job_that_logs_or_writes_what_cannot_be_written_does_not_fail_of_its_being_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Those of pytest raise, other than the usual ones.
+    monkeypatch.setattr(logging.getLogger(), "handlers", [logging.NullHandler()])
+
+    def careless(job: JobContext) -> dict[str, Any]:
+        logging.getLogger("users.module").warning("%d rows", "no number")
+        with suppress(TypeError):
+            sys.stdout.write(b"bytes")  # type: ignore[arg-type]
+        print("done")
+        return {}
+
+    assert run(Scripted(careless), ScriptedPort(), location=str(tmp_path)) == TaskSummary(won=1)
+    (kept,) = read_traces(str(tmp_path), {}, OperationId("t", "scripted", 1), "u")
+    assert (kept.error, kept.output.splitlines()[-1]) == ("", "done")
 
 
 @pytest.mark.parametrize("error", [InvalidArgument("no"), Cancelled("by itself")])
