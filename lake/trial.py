@@ -17,6 +17,7 @@ from pyiceberg.table import Table
 
 from distop.commit.contract import FinishContext
 from distop.errors import InvalidArgument, JobResultTooLarge
+from distop.lake.cleanup.staged import remove_attempt
 from distop.lake.iceberg.append import IcebergAppend
 from distop.lake.layout.staging import ROWS
 from distop.lake.rows import rows_steps, rows_writer, with_rows
@@ -250,6 +251,8 @@ class Trial:
                 )
         except BaseException:
             self.kind.cleanup_attempt(attempt)
+            if self.operation.stages_files:
+                remove_attempt(attempt)
             raise
         self.jobs[attempt.partition] = decode(value, records.JobRecord)
         return self.jobs[attempt.partition].result

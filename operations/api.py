@@ -364,7 +364,7 @@ class DistributedOperation(ABC, Generic[A]):
         return None
 
     def cleanup_attempt(self, job: JobContext[A]) -> None:
-        """Remove what this attempt has made outside of its staging folder, which is swept after the end.
+        """Remove what this attempt has made elsewhere: files that it has staged are removed anyway.
 
         Called at most once for an attempt that failed, lost, or was cancelled, in the process that made it,
         right after :meth:`run_job`; not after that process was killed. :meth:`cleanup` removes the rest.

@@ -172,6 +172,10 @@ class TaskJob(JobContext):
         reached("job.clean.before")
         try:
             operation.cleanup_attempt(self)
+            if self.operation.stages_files:
+                from distop.lake.cleanup.staged import remove_attempt  # loads what only tables need
+
+                remove_attempt(self)
             reached("job.clean.after")
         except (Exception, SystemExit):
             # Nothing is lost: an attempt's remains are private to it, and are swept after the operation.

@@ -28,7 +28,7 @@ from distop.lake.layout.staging import format_of, kept_folders, passing_folders_
 from distop.lake.storage.storage import entries, inside, remove_files, remove_if_empty
 from distop.metastore.crashpoints import reached
 from distop.metastore.records.operation import HistoryRecord, JobRecord, OperationArg
-from distop.operations.job import staging_folder, staging_stem
+from distop.operations.job import JobContext, staging_folder, staging_stem
 
 log = logging.getLogger(__name__)
 
@@ -149,9 +149,9 @@ def _swept(operation: OperationArg, folder: str, of_table: Published) -> int:
     return removed
 
 
-def remove_attempt(operation: OperationArg, partition: str, attempt: str) -> None:
-    """Remove all files of one attempt, whichever process wrote them."""
-    stem = staging_stem(partition, attempt)
+def remove_attempt(job: JobContext) -> None:
+    """Remove all staged files of an attempt that does not count, whichever process wrote them."""
+    operation, stem = job.operation, staging_stem(job.partition, job.attempt)
     table_format = format_of(operation)
     for name in (*kept_folders(table_format), *passing_folders_of(operation)):
         folder = staging_folder(operation, name)

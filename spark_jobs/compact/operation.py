@@ -74,9 +74,3 @@ class Compact(DistributedOperation[CompactArgument]):
         from distop.spark_jobs.compact.job import run_job
 
         return run_job(job)
-
-    def cleanup_attempt(self, job: JobContext) -> None:
-        """Remove the attempt's files."""
-        from distop.lake.cleanup.staged import remove_attempt
-
-        remove_attempt(job.operation, job.partition, job.attempt)

@@ -124,12 +124,6 @@ class Delete(DistributedOperation[DeleteArgument]):
 
         return run_job(job)
 
-    def cleanup_attempt(self, job: JobContext) -> None:
-        """Remove the attempt's files."""
-        from distop.lake.cleanup.staged import remove_attempt
-
-        remove_attempt(job.operation, job.partition, job.attempt)
-
 
 def _checked(request: PlanRequest[DeleteArgument]) -> DeleteArgument:
     if request.table.format != "iceberg":

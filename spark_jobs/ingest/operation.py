@@ -147,12 +147,6 @@ class Ingest(DistributedOperation):
 
         return partition if operation.dynamic else IngestPlan.of(operation).describe(partition)
 
-    def cleanup_attempt(self, job: JobContext) -> None:
-        """Remove the attempt's files."""
-        from distop.lake.cleanup.staged import remove_attempt
-
-        remove_attempt(job.operation, job.partition, job.attempt)
-
 
 class DataFrameIngest(Ingest):
     """Appends the rows of a DataFrame to a table, or replaces its rows by them.

@@ -67,9 +67,3 @@ class Validate(DistributedOperation[ValidateArgument]):
         from distop.spark_jobs.maintenance.validation import run_job
 
         return run_job(job)
-
-    def cleanup_attempt(self, job: JobContext) -> None:
-        """Remove the attempt's report."""
-        from distop.spark_jobs.rules.gate import remove_findings
-
-        remove_findings(job)

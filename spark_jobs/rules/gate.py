@@ -17,7 +17,6 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -308,12 +307,6 @@ def write_findings(job: JobContext, io: FileIO, findings: list[Violation]) -> di
         stream.write(msgspec.json.encode(findings))
     counts = [[finding.rule, finding.count] for finding in findings]
     return {VIOLATED: counts if len(msgspec.json.encode(counts)) <= MAX_COUNTS_BYTES else IN_REPORT}
-
-
-def remove_findings(job: JobContext) -> None:
-    """Remove the report of an attempt, if it has written one."""
-    with suppress(FileNotFoundError):
-        table_io(job.operation).delete(job.staging_path(SUFFIX, folder=PRIVATE))
 
 
 def _read_findings(io: FileIO, operation: OperationArg, partition: str, attempt: str) -> list[Violation]:

@@ -126,11 +126,12 @@ def work(job: JobContext) -> dict[str, Any]:
 
 
 def run(operation: Scripted, port: ScriptedPort, *partitions: str, **given: Any) -> TaskSummary:
-    tried, location = given.pop("tried", {}), given.pop("location", "")
-    options = OperationOptions(**given)
-    arg = OperationArg(
-        table="t", type=operation.type, instance=1, uuid="u", location=location, options=options
+    tried, of_arg = (
+        given.pop("tried", {}),
+        {name: given.pop(name) for name in ("location", "stages_files") if name in given},
     )
+    options = OperationOptions(**given)
+    arg = OperationArg(table="t", type=operation.type, instance=1, uuid="u", options=options, **of_arg)
     to_do = TaskWork(operation=operation, arg=arg, run_token=7, scratch=NOWHERE, tried=tried)
     session = NoPause(port, str(arg.id), 7, claims=to_do.claims)
     with collected() as output:
@@ -150,6 +151,25 @@ def test_a_job_that_raised_is_tried_again_in_place_and_its_attempt_cleaned_up() 
     operation, port = Scripted(fail(OSError("x")), work), ScriptedPort()
     assert run(operation, port) == TaskSummary(won=1)
     assert operation.cleaned == operation.attempts[:1]
+
+
+def test_files_that_an_attempt_which_failed_has_staged_are_removed(tmp_path: Path) -> None:
+    """O20: by the executor, whether the type cleans up or not."""
+
+    def stage(job: JobContext) -> dict[str, Any]:
+        path = Path(job.staging_path(".parquet"))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("rows")
+        return {}
+
+    def stage_and_fail(job: JobContext) -> None:
+        stage(job)
+        raise OSError("x")
+
+    operation = Scripted(stage_and_fail, stage)
+    run(operation, ScriptedPort(), location=str(tmp_path), stages_files=True)
+    (left,) = tmp_path.rglob("*.parquet")
+    assert operation.attempts[1] in left.name
 
 
 def test_the_last_attempt_cleans_up_before_its_failure_is_marked() -> None:

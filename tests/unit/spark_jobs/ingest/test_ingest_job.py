@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from distop.errors import BadRow, Cancelled, CorruptRecord, JobFailed
+from distop.lake.cleanup.staged import remove_attempt
 from distop.metastore.records.operation import MAX_JOB_RECORD_BYTES, OperationArg
 from distop.metastore.records.record import encode
 from support.sources.ingesting import Ingesting, LocalJob, staged_files
@@ -114,12 +115,12 @@ def test_clean_up_removes_one_attempt_wherever_it_was_written(ingesting: Ingesti
     ingesting.run_job(LocalJob(arg, "0", attempt="a1"))
     before = {path.name for path in staged_files(ingesting)}
     assert f"{last}-a1.jsonl" in before
-    ingesting.operation.cleanup_attempt(LocalJob(arg, last, attempt="a1"))
+    remove_attempt(LocalJob(arg, last, attempt="a1"))
     left = {path.name for path in staged_files(ingesting)}
     mine = {f"{last}-a1.jsonl", f"{last}-a1-0.parquet"}
     assert before - left == mine
-    ingesting.operation.cleanup_attempt(LocalJob(arg, last, attempt="a1"))
-    ingesting.operation.cleanup_attempt(LocalJob(arg, last, attempt="never-ran"))
+    remove_attempt(LocalJob(arg, last, attempt="a1"))
+    remove_attempt(LocalJob(arg, last, attempt="never-ran"))
 
 
 def test_two_attempts_at_a_job_write_the_same_rows_to_other_files(ingesting: Ingesting, source: Path) -> None:

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from distop.errors import CorruptRecord, ValidationFailed
+from distop.lake.cleanup.staged import remove_attempt
 from distop.lake.layout.staging import RULES
 from distop.lake.rules.model import Rule, RuleSet
 from distop.metastore.records.operation import MAX_JOB_RECORD_BYTES, JobRecord, OperationArg
@@ -20,7 +21,6 @@ from distop.spark_jobs.rules.gate import (
     Gate,
     Violation,
     gather,
-    remove_findings,
     table_io,
     write_findings,
 )
@@ -92,15 +92,15 @@ def test_rows_are_shown_of_so_many_jobs_and_counted_of_all(tmp_path: Path) -> No
     jobs = {name: done(arg, name, [Violation(0, 1, [{"id": 1}])]) for name in names}
     for name in names[MAX_SAMPLED_JOBS:]:
         job = LocalJob(arg, name, jobs[name].attempt)
-        remove_findings(job)
-        remove_findings(job)
+        remove_attempt(job)
+        remove_attempt(job)
     (found,) = gather(arg, rules_of(arg), jobs)
     assert (found.rows, len(found.partitions), len(found.samples)) == (
         len(names),
         len(names),
         MAX_SAMPLED_JOBS,
     )
-    remove_findings(LocalJob(arg, names[0], jobs[names[0]].attempt))
+    remove_attempt(LocalJob(arg, names[0], jobs[names[0]].attempt))
     with pytest.raises(CorruptRecord, match="missing"):
         gather(arg, rules_of(arg), jobs)
 
