@@ -74,6 +74,11 @@ class JobCounts(Model):
         return self.succeeded + self.failed
 
 
+_OF_JOB = re.compile(r"(?:[^;]* jobs failed, [^;]*; )?job (?:(?! failed: ).)* failed: ([A-Z_]+): ")
+"""The message of an operation that a job made fail, with the code of its error, if it has one: what the job
+says itself may look alike."""
+
+
 @dataclass(frozen=True, slots=True)
 class OperationError(Model):
     """Why an operation aborts or has failed."""
@@ -88,7 +93,7 @@ class OperationError(Model):
 
         What comes from outside of distop (a disk, a network) may pass; what a user has aborted does not.
         """
-        of_job = re.search(r"\bjob .* failed: ([A-Z_]+): ", self.message)
+        of_job = _OF_JOB.match(self.message)
         code = of_job[1] if of_job and self.code == JobFailed.code else self.code
         known = error_class(code)
         return code != "COMPLETION_FAILED" and (known is None or known.retryable)

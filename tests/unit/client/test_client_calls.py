@@ -363,6 +363,8 @@ async def test_outcomes(client: AsyncClient) -> None:
         ("COMPLETION_FAILED", "aborted by ann", False),
         ("JOB_FAILED", "job 2 failed: BAD_ROW: s3://in/1.csv, line 7", False),
         ("JOB_FAILED", "3 of 9 jobs failed, 2 may; job 2 failed: CRASHED: OSError: the disk is away", True),
+        ("JOB_FAILED", "job 2 failed: BAD_ROW: a step of job 2 failed: EOF: no more", False),
+        ("JOB_FAILED", "job 2 failed: told by the job: job 3 failed: EOF: no more", False),
     ],
 )
 def test_a_failure_says_whether_another_try_may_succeed(code: str, message: str, retryable: bool) -> None:
