@@ -21,10 +21,10 @@ from distop.coordinator.state.tracker import (
     Action,
     Collect,
     Finish,
+    Nothing,
     Resolve,
     Seal,
     Tracked,
-    Wait,
     decide,
     event,
 )
@@ -56,7 +56,7 @@ class DrivenOperation:
         self.tracked = tracked
         self.deadline = deadline
         self.task: asyncio.Task[None] | None = None
-        self.action: Action = Wait()
+        self.action: Action = Nothing()
         """The running action, or the last one."""
         self.not_before = 0.0
         self.failures = tracked.completion.attempts
@@ -504,7 +504,7 @@ class TableDriver:
             action = decide(slot.tracked, deadline_passed=late, paused=held)
             # After a failure, actions wait for the back-off; a cancellation does not.
             backs_off = slot.not_before > now and action == slot.action
-            if not isinstance(action, Wait) and not backs_off:
+            if not isinstance(action, Nothing) and not backs_off:
                 slot.action = action
                 slot.task = asyncio.create_task(self._traced(slot.tracked, action))
                 slot.task.add_done_callback(lambda _: self._alarm.ring())
@@ -515,7 +515,7 @@ class TableDriver:
         """Interrupt the running call of an operation that is no longer to be published."""
         if isinstance(slot.action, Finish):
             now = decide(slot.tracked, deadline_passed=False)
-            if not isinstance(now, Finish | Wait):
+            if not isinstance(now, Finish | Nothing):
                 self._completion.outside.interrupt(slot.tracked)
 
     def _reap(self, slot: DrivenOperation, now: float) -> None:
@@ -582,5 +582,5 @@ class TableDriver:
                 await self._completion.parking.resolve(self._term, tracked, decision)
             case Collect():
                 await self._completion.collector.collect(self._term, tracked)
-            case Wait():
+            case Nothing():
                 return

@@ -24,7 +24,7 @@ from distop.metastore.records.record import Record, decode, encode
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class Nothing:
     """Nothing to do before the operation's deadline or the next change."""
 
 
@@ -55,7 +55,7 @@ class Collect:
     """It is over; remove what it left."""
 
 
-Action: TypeAlias = Wait | Seal | Finish | Resolve | Collect
+Action: TypeAlias = Nothing | Seal | Finish | Resolve | Collect
 
 
 def decide(tracked: Tracked, *, deadline_passed: bool, paused: bool = False) -> Action:
@@ -68,26 +68,26 @@ def decide(tracked: Tracked, *, deadline_passed: bool, paused: bool = False) -> 
         pass its deadline, which keeps counting.
     """
     if not tracked.state:
-        return Wait() if tracked.gone else Collect()
+        return Nothing() if tracked.gone else Collect()
     if tracked.state == records.ABORTING:
         return Finish()
     if tracked.state not in (records.RUNNING, records.COMMITTING):
-        return Wait()  # a newer version's state, which that version handles
+        return Nothing()  # a newer version's state, which that version handles
     if tracked.cancel_requested:
         return Seal(tracked.state, records.ABORTING, "CANCELLED", tracked.cancel_text)
     if tracked.state == records.COMMITTING:
         if tracked.decision is not None:
             return Resolve(tracked.decision)
-        return Wait() if tracked.completion.parked else Finish()
+        return Nothing() if tracked.completion.parked else Finish()
     failed = tracked.jobs.failed
     if tracked.arg.options.too_many_failed(failed, tracked.total):
         return Seal(records.RUNNING, records.ABORTING, JobFailed.code, _why_failed(tracked))
     if not tracked.counting and tracked.jobs.succeeded + failed >= tracked.total:
         if paused:
-            return _too_late(tracked) if deadline_passed else Wait()
+            return _too_late(tracked) if deadline_passed else Nothing()
         # Also when the deadline has just passed: the work is done.
         return Seal(records.RUNNING, records.COMMITTING)
-    return _too_late(tracked) if deadline_passed else Wait()
+    return _too_late(tracked) if deadline_passed else Nothing()
 
 
 def _why_failed(tracked: Tracked) -> str:

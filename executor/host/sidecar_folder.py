@@ -144,7 +144,7 @@ class SidecarFolder:
                     f"{folder} is not a folder of this user alone",
                     hint=f"remove it, or set {BASE_VARIABLE} to another folder",
                 )
-        os.utime(self.folder)  # in use: see folder_sweep
+        os.utime(self.folder)  # in use: see sweep_folders
         return self
 
 

@@ -6,7 +6,7 @@ has a piece of the shares, which it watches. So only one executor is notified wh
 wait. A piece is a hint and no right: the transaction that takes an operation decides which executor runs it.
 
 Events, lost or not, only spare time: one task looks again and again at all that an executor must not forget,
-whatever has happened to it (:meth:`WaitingOperations._look_at_all`).
+whatever has happened to it (:meth:`WaitingOperations._let_all_wait`).
 """
 
 from __future__ import annotations
@@ -261,7 +261,7 @@ class WaitingOperations:
         if self.shares.hull != before:
             self._moved.set()
         if isinstance(change, Listing) or any(event.is_delete for event in change.events):
-            self.due.set()
+            self.due.set()  # what an executor held that is gone has to wait again
 
     def _pauses_changed(self, change: Listing | WatchBatch) -> None:
         """Paused operations are not taken; those that run are stopped by the ledger's watch."""
@@ -291,7 +291,7 @@ class WaitingOperations:
             try:
                 if self.due.is_set() or now() >= at:
                     self.due.clear()
-                    await self._look_at_all()
+                    await self._let_all_wait()
                     at = now() + self._options.resync_s * self._rng.uniform(0.5, 1.0)
                 elif self.has_room and not self.operations and self.shares.divided:
                     refused, self.refused = self.refused, False
@@ -304,7 +304,7 @@ class WaitingOperations:
                 async with asyncio.timeout(min(pause, max(at - now(), 0.0))):
                     await self.due.wait()
 
-    async def _look_at_all(self) -> None:
+    async def _let_all_wait(self) -> None:
         """Every operation that this executor must look after is run here, or waits: give back those that it
         holds and does not run; let those in its shares wait that nobody holds; list those that wait."""
         now = time.monotonic()

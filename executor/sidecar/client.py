@@ -86,7 +86,7 @@ def dial(folder: SidecarFolder, environment: Mapping[str, str]) -> socket.socket
     child: subprocess.Popen[bytes] | None = None
     try:
         while True:
-            folder.prepare()  # each time: see folder_sweep
+            folder.prepare()  # each time: see sweep_folders
             if (connection := _connect(folder)) is not None:
                 break
             if not starts:

@@ -233,7 +233,7 @@ class CsvRecords:
         try:
             return self._read(data, types)
         except pa.ArrowInvalid as error:
-            raise self._explained(str(error), data) from None
+            raise self._refusal(str(error), data) from None
 
     def _read(self, data: bytes, types: Mapping[str, pa.DataType]) -> pa.Table:
         conversion = convert_options(self._options, self._schema.names, types)
@@ -275,7 +275,7 @@ class CsvRecords:
         if parsed < len(rows) or (lone_return and not self._multiline and self._quoting.holds_newline(data)):
             raise Unconvertible("a quoted value holds a newline (see --multiline)")
 
-    def _explained(self, message: str, data: bytes) -> Unconvertible:
+    def _refusal(self, message: str, data: bytes) -> Unconvertible:
         """An Arrow error in terms of the file."""
         if match := _FIELD_COUNT.match(message):
             reason = f"{match['expected']} columns expected, {match['found']} found"

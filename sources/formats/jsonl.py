@@ -269,7 +269,7 @@ class JsonObjects:
                 parse_options=self._parse_options,
             )
         except pa.ArrowInvalid as error:
-            raise Unconvertible(_explained(str(error), data, self._schema)) from None
+            raise Unconvertible(_refusal(str(error), data, self._schema)) from None
 
 
 def _holds(dtype: pa.DataType, is_kind: Callable[[pa.DataType], bool]) -> bool:
@@ -331,7 +331,7 @@ def _checked_objects(data: bytes) -> int:
         raise Unconvertible("it is nested too deeply") from None
 
 
-def _explained(message: str, data: bytes, schema: pa.Schema) -> str:
+def _refusal(message: str, data: bytes, schema: pa.Schema) -> str:
     """An Arrow error in terms of the line."""
     message = _IN_ROW.sub("", message.removeprefix("JSON parse error: "))
     if _UNNAMED.match(message):

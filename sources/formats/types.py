@@ -220,7 +220,7 @@ def table_type(dtype: pa.DataType, depth: int = 0) -> pa.DataType:
 
     Raises
     ------
-    UnsupportedType
+    UnrepresentableType
     """
     if depth > MAX_NESTING:
         raise UnrepresentableType(f"values are nested deeper than {MAX_NESTING} levels")
@@ -256,7 +256,7 @@ def text_type(dtype: pa.DataType) -> pa.DataType:
 
     Raises
     ------
-    UnsupportedType
+    UnrepresentableType
         The type cannot be written in CSV.
     """
     if is_.is_timestamp(dtype) or is_.is_time(dtype) or is_.is_floating(dtype) or is_.is_decimal(dtype):
@@ -271,7 +271,7 @@ def json_type(dtype: pa.DataType) -> pa.DataType:
 
     Raises
     ------
-    UnsupportedType
+    UnrepresentableType
         The type cannot be written in JSON.
     """
     if is_.is_temporal(dtype):

@@ -14,7 +14,7 @@ from distop.coordinator.api.operations import OperationService
 from distop.coordinator.completion.completion import Completion
 from distop.coordinator.leading.driver import TableDriver
 from distop.coordinator.starting.services import Services, Term
-from distop.coordinator.state.tracker import Wait, decide
+from distop.coordinator.state.tracker import Nothing, decide
 from distop.coordinator.views.following import Following
 from distop.coordinator.work.work import Work
 from distop.errors import DistopError, LeadershipLost, LeaseLost, OutcomeUnknown, Unavailable
@@ -198,7 +198,7 @@ async def _act(env: Env, driver: TableDriver) -> bool:
     while True:
         open_ = [one for one in driver.tracked() if not one.gone]
         due = [(one, decide(one, deadline_passed=False, paused=one.pause is not None)) for one in open_]
-        due = [(one, action) for one, action in due if not isinstance(action, Wait)]
+        due = [(one, action) for one, action in due if not isinstance(action, Nothing)]
         if not due:
             return acted
         acted = True

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distop.coordinator.state.grid import JobGrid
-from distop.coordinator.state.tracker import Collect, Finish, Resolve, Seal, Tracked, Wait, decide
+from distop.coordinator.state.tracker import Collect, Finish, Nothing, Resolve, Seal, Tracked, decide
 from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.operations.jobs import failure_record, success_record
 from distop.metastore.records.keyspace import Keyspace
@@ -147,7 +147,7 @@ def test_a_mark_that_cannot_be_read_is_neither_done_nor_lost(value: bytes) -> No
     one = tracked(1)
     one.apply_put(KeyValue(KEYS.state, RUNNING, 1, 1))
     one.apply_put(KeyValue(KEYS.job_state("0"), value, 2, 2))
-    assert decide(one, deadline_passed=False) == Wait()
+    assert decide(one, deadline_passed=False) == Nothing()
     assert "0.state" in next(iter(one.unreadable.values()))
     one.apply_delete(KEYS.job_state("0"), 3)
     assert not one.unreadable
@@ -181,7 +181,7 @@ def test_no_situation_is_without_progress_or_a_reason() -> None:
     for one, late in situations():
         all_done = one.jobs.succeeded == 3
         match decide(one, deadline_passed=late):
-            case Wait():
+            case Nothing():
                 reasons = (one.cancel_requested, one.jobs.failed, all_done, late)
                 jobs_under_way = one.state == RUNNING and not any(reasons)
                 assert jobs_under_way or (not one.state and one.gone), one
@@ -202,7 +202,7 @@ def test_a_paused_operation_is_not_published_and_ends_in_every_other_way_as_befo
         free, held = decide(one, deadline_passed=late), decide(one, deadline_passed=late, paused=True)
         if free == Seal(RUNNING, COMMITTING):
             late_seal = isinstance(held, Seal) and held.code == "DEADLINE_EXCEEDED"
-            assert late_seal if late else held == Wait()
+            assert late_seal if late else held == Nothing()
         else:
             assert held == free
 
@@ -221,14 +221,14 @@ def test_a_pause_is_known_by_its_key() -> None:
 @pytest.mark.parametrize(
     ("allowed", "succeeded", "failed", "then"),
     [
-        (0, 2, 0, Wait()),
+        (0, 2, 0, Nothing()),
         (0, 3, 0, Seal(RUNNING, COMMITTING)),
-        (1, 1, 1, Wait()),
+        (1, 1, 1, Nothing()),
         (1, 2, 1, Seal(RUNNING, COMMITTING)),
         (1, 0, 2, "2 of 3 jobs failed, 1 may; job 0 failed: X: why"),
         (2, 1, 2, Seal(RUNNING, COMMITTING)),
         (3, 0, 3, "3 of 3 jobs failed, one must succeed; job 0 failed: X: why"),
-        (-1, 0, 2, Wait()),
+        (-1, 0, 2, Nothing()),
         (-1, 1, 2, Seal(RUNNING, COMMITTING)),
         (-1, 0, 3, "3 of 3 jobs failed, one must succeed; job 0 failed: X: why"),
     ],
@@ -277,7 +277,7 @@ def test_a_state_of_a_newer_version_is_left_alone() -> None:
     """Else its leader would try to seal it for ever, without a pause."""
     one = tracked(0)
     one.set_state(b"paused", 1)
-    assert decide(one, deadline_passed=True) == Wait()
+    assert decide(one, deadline_passed=True) == Nothing()
 
 
 def parked_at(revision: int, **fields: Any) -> KeyValue:
@@ -300,7 +300,7 @@ def committing(*kvs: KeyValue) -> Tracked:
 def test_a_parked_operation_waits_for_a_decision() -> None:
     """O18, C10."""
     assert decide(committing(), deadline_passed=False) == Finish()
-    assert decide(committing(parked_at(5)), deadline_passed=True) == Wait()
+    assert decide(committing(parked_at(5)), deadline_passed=True) == Nothing()
     seen = committing(parked_at(5), decided_at(6))
     assert decide(seen, deadline_passed=False) == Resolve(ResolveRecord(action="retry"))
 
@@ -310,7 +310,7 @@ def test_a_decision_is_acted_on_once_whatever_comes_late(order: int) -> None:
     """C10: the decision of before is not taken for one on what has failed since."""
     news = [decided_at(6), parked_at(9)]
     seen = committing(parked_at(5), *(news if order else reversed(news)))
-    assert decide(seen, deadline_passed=False) == Wait()
+    assert decide(seen, deadline_passed=False) == Nothing()
     seen.apply_put(decided_at(10, "abort"))
     assert decide(seen, deadline_passed=False) == Resolve(ResolveRecord(action="abort"))
 
@@ -327,7 +327,7 @@ def test_a_cancellation_ends_a_parked_operation() -> None:
 def test_a_completion_that_cannot_be_read_is_not_completed() -> None:
     """O18: a newer version has counted there, and may have parked it."""
     seen = committing(KeyValue(KEYS.completion, b"{", 5, 5))
-    assert decide(seen, deadline_passed=False) == Wait()
+    assert decide(seen, deadline_passed=False) == Nothing()
 
 
 def of_run(token: int, *partitions: str, start: int = 10) -> list[KeyValue]:
@@ -349,13 +349,13 @@ def dynamic() -> Tracked:
 
 def test_a_dynamic_plan_is_not_sealed_before_its_count_is() -> None:
     seen = dynamic()
-    assert decide(seen, deadline_passed=False) == Wait()
+    assert decide(seen, deadline_passed=False) == Nothing()
     seen.apply_put(run_of(7))
     for kv in of_run(7, "0", "1"):
         seen.apply_put(kv)
-        assert decide(seen, deadline_passed=False) == Wait()
+        assert decide(seen, deadline_passed=False) == Nothing()
     seen.apply_put(run_of(7, 3))
-    assert decide(seen, deadline_passed=False) == Wait()
+    assert decide(seen, deadline_passed=False) == Nothing()
     seen.apply_put(of_run(7, "2")[0])
     assert decide(seen, deadline_passed=False) == Seal(RUNNING, COMMITTING)
     assert (seen.total, seen.counting) == (3, False)
@@ -389,7 +389,7 @@ def test_a_failure_of_the_present_run_aborts_it_and_one_of_another_does_not() ->
     seen.apply_put(run_of(9))
     key = KEYS.job_state("0")
     seen.apply_put(KeyValue(key, failure_record("a", "X", "why", 1.0, run=7), 10, 10))
-    assert decide(seen, deadline_passed=False) == Wait()
+    assert decide(seen, deadline_passed=False) == Nothing()
     seen.apply_put(KeyValue(key, failure_record("a", "X", "why", 1.0, run=9), 11, 11))
     assert isinstance(decide(seen, deadline_passed=False), Seal)
     assert decide(seen, deadline_passed=False).after == ABORTING  # type: ignore[union-attr]
