@@ -41,6 +41,16 @@ def variables_for(integration: str) -> dict[str, str]:
     return kept | {"PYTHONPATH": str(ROOT / "integrations" / integration)}
 
 
+def check_parts(integration: str, folder: Path) -> None:
+    """Run the tests beside an integration, with its scheduler's packages but without any service."""
+    python, package = environment_with(integration), ROOT / "integrations" / integration
+    command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull]
+    _run(
+        [*command, "--rootdir", str(package), str(package / "tests")],
+        variables_for(integration) | {"AIRFLOW_HOME": str(folder), "DAGSTER_HOME": str(folder)},
+    )
+
+
 def _install(home: Path, package: Path) -> None:
     python, ours = home / "bin" / "python", sysconfig.get_path("purelib")
     _run([sys.executable, "-m", "venv", "--clear", "--without-pip", str(home)])
@@ -54,8 +64,10 @@ def _install(home: Path, package: Path) -> None:
     _run([*pip, "check"])
 
 
-def _run(command: list[str], *, unreachable: str = "") -> None:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_S, check=False)
+def _run(command: list[str], environment: dict[str, str] | None = None, *, unreachable: str = "") -> None:
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=INSTALL_S, check=False
+    )
     output = (done.stdout + done.stderr)[-2000:]
     if done.returncode and unreachable and unreachable in output:
         pytest.skip(f"the package index cannot be reached: {output[-300:]}")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
+from functools import cached_property
+from ipaddress import AddressValueError, IPv6Address
 from typing import Any
 from urllib.parse import quote
 
@@ -32,9 +35,14 @@ class DistopHook(BaseHook):
         super().__init__()
         self._id = distop_conn_id
 
+    @cached_property
+    def connection(self) -> Connection:
+        """It is fetched once: the task that waits for Airflow's answer to something else cannot fetch it."""
+        return self.get_connection(self._id)
+
     def get_conn(self) -> Client:
         """A client, to be closed."""
-        return Client(**self._options(self.get_connection(self._id)))
+        return Client(**self._options(self.connection))
 
     async def aget_conn(self) -> AsyncClient:
         """A client for an event loop, to be closed."""
@@ -42,7 +50,7 @@ class DistopHook(BaseHook):
 
     def page_of(self, operation: str) -> str:
         """The page of an operation; empty: the connection names none."""
-        page = self.get_connection(self._id).extra_dejson.get("page")
+        page = self.connection.extra_dejson.get("page")
         return f"{str(page).rstrip('/')}/operation?name={quote(operation, safe='')}" if page else ""
 
     def test_connection(self) -> tuple[bool, str]:
@@ -62,12 +70,13 @@ class DistopHook(BaseHook):
         extra: Mapping[str, Any] = connection.extra_dejson
         if not (address := connection.host or ""):
             raise InvalidArgument(f"connection {self._id} has no host", hint="name a coordinator: host:port")
-        if connection.port and ":" not in address:
+        with suppress(AddressValueError):
+            address = f"[{IPv6Address(address)}]"
+        if connection.port and (":" not in address or address.endswith("]")):
             address = f"{address}:{connection.port}"
         files = {name: str(extra[name]) for name in ("token_file", "ca", "cert", "key") if extra.get(name)}
-        credentials = Credentials(
-            token=connection.password or "", insecure=bool(extra.get("insecure")), **files
-        )
+        insecure = extra.get("insecure") in (True, "true", "1")  # in an address all are texts
+        credentials = Credentials(token=connection.password or "", insecure=insecure, **files)
         # A task may be the first that needs a service which starts beside it.
         return {
             "address": address,

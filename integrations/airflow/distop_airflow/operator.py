@@ -23,8 +23,9 @@ LONGEST_NAME = 512
 
 def run_of(ti: RuntimeTaskInstance) -> str:
     """The name of the run that all tries of a task share: of its DAG, its run and its map index."""
-    name = f"{ti.dag_id}.{ti.task_id}.{ti.run_id}"
-    name = f"{name}.{ti.map_index}" if ti.map_index is not None and ti.map_index >= 0 else name
+    mapped = ti.map_index is not None and ti.map_index >= 0
+    # Ids of DAGs and tasks have dots and underscores, also as their first letter, but neither '/' nor '['.
+    name = f"airflow/{ti.dag_id}/{ti.task_id}{f'[{ti.map_index}]' if mapped else ''}/{ti.run_id}"
     if len(name.encode()) <= LONGEST_NAME:
         return name
     return f"{name.encode()[: LONGEST_NAME - 65].decode(errors='ignore')}.{sha256(name.encode()).hexdigest()}"
@@ -107,13 +108,14 @@ class DistopOperator(BaseOperator):
         self.rerun, self.if_new, self.deferrable = rerun, if_new, deferrable
         self.distop_conn_id = distop_conn_id
         self.page = ""
+        self._hook = DistopHook(distop_conn_id)
         self._operation = ""
         self._killed = False
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Start the operation, or find it, and wait for its end."""
         try:
-            with DistopHook(self.distop_conn_id).get_conn() as client:
+            with self._hook.get_conn() as client:
                 handle = self._start(client, context)
                 self._follow(context, handle.name)
                 operation = handle.started
@@ -175,7 +177,8 @@ class DistopOperator(BaseOperator):
 
     def _follow(self, context: Context, operation: str) -> None:
         """Let users of the task, and its kill, find the operation."""
-        self._operation, self.page = operation, DistopHook(self.distop_conn_id).page_of(operation)
+        self.page = self._hook.page_of(operation)
+        self._operation = operation  # which a kill cancels from now on: by a connection that was fetched
         context["ti"].xcom_push("operation", operation)
         self.log.info("operation %s of run %s %s", operation, run_of(context["ti"]), self.page)
 
@@ -183,5 +186,5 @@ class DistopOperator(BaseOperator):
         """Cancel the operation: Airflow ends this process."""
         self._killed = True
         if self._operation:
-            with DistopHook(self.distop_conn_id).get_conn() as client:
+            with self._hook.get_conn() as client:
                 client.operation(self._operation).cancel(ENDED_BY_AIRFLOW)

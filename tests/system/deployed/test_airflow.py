@@ -24,7 +24,7 @@ from distop.metastore.etcd.embedded import free_port
 from support.etcd.lossy import LossyClient
 from support.processes import captured
 from support.repository import ROOT
-from support.schedulers import environment_with, variables_for
+from support.schedulers import check_parts, environment_with, variables_for
 from support.services.executing import runner
 from support.services.whole import HEADER, Whole, coordinated, write_csv
 from support.waiting import eventually
@@ -230,6 +230,10 @@ async def airflow(service: Whole) -> AsyncIterator[Airflow]:
         await asyncio.to_thread(found.stop)
 
 
+def test_the_parts_of_the_package(tmp_path: Path) -> None:
+    check_parts("airflow", tmp_path)
+
+
 async def test_tasks_that_are_killed_marked_cleared_and_retried_ingest_once(
     service: Whole, airflow: Airflow
 ) -> None:
@@ -342,5 +346,5 @@ async def a_bad_file_is_not_tried_again(service: Whole, airflow: Airflow, day: s
 
 async def of_task(service: Whole, task: Task) -> list[Operation]:
     """The operations of a task, the newest first."""
-    name = f"{task.dag}.load.{task.day}"
+    name = f"airflow/{task.dag}/load/{task.day}"
     return [found async for found in service.client.operations(task.table) if found.request_id == name]

@@ -1,0 +1,97 @@
+"""What hook and operator do, without Airflow's services and without a coordinator."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk import Connection
+from distop_airflow import DistopHook, DistopOperator
+from distop_airflow.operator import LONGEST_NAME, run_of
+
+
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What the last client was made with, and ``cancelled``, by it."""
+    found: dict[str, Any] = {"cancelled": []}
+
+    class Client:
+        def __init__(self, **given: Any) -> None:
+            found.update(given)
+
+        def __enter__(self) -> Any:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def operation(self, name: str) -> SimpleNamespace:
+            return SimpleNamespace(cancel=lambda _: found["cancelled"].append(name))
+
+    monkeypatch.setattr("distop_airflow.hook.Client", Client)
+    return found
+
+
+def connected(monkeypatch: pytest.MonkeyPatch, uri: str) -> DistopHook:
+    monkeypatch.setenv("AIRFLOW_CONN_DISTOP_DEFAULT", uri)
+    return DistopHook()
+
+
+@pytest.mark.parametrize(
+    ("extra", "insecure"),
+    [("", False), ("?insecure=false", False), ("?insecure=0", False), ("?insecure=true", True)],
+)
+def test_the_token_goes_in_plain_text_only_if_that_is_said(
+    monkeypatch: pytest.MonkeyPatch, shown: dict[str, Any], extra: str, insecure: bool
+) -> None:
+    connected(monkeypatch, f"distop://:token@host:7070/{extra}").get_conn()
+    assert shown["credentials"].insecure is insecure
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "address"),
+    [
+        ("host", 7070, "host:7070"),
+        ("a:7070,b:7070", None, "a:7070,b:7070"),
+        ("::1", 7070, "[::1]:7070"),
+        ("[::1]", 7070, "[::1]:7070"),
+    ],
+)
+def test_an_address_has_host_and_port(
+    monkeypatch: pytest.MonkeyPatch, shown: dict[str, Any], host: str, port: int | None, address: str
+) -> None:
+    connection = Connection(conn_id="c", conn_type="distop", host=host, port=port)
+    monkeypatch.setattr(DistopHook, "get_connection", lambda *_: connection)
+    DistopHook().get_conn()
+    assert shown["address"] == address
+
+
+def test_a_kill_needs_no_answer_of_airflow(monkeypatch: pytest.MonkeyPatch, shown: dict[str, Any]) -> None:
+    """It comes while the task waits for another answer of it."""
+    connected(monkeypatch, "distop://host:7070")
+    operator = DistopOperator(task_id="load", table="flights")
+
+    def killed(*_: Any) -> None:
+        monkeypatch.setattr(DistopHook, "get_connection", lambda *_: pytest.fail("asked Airflow"))
+        operator.on_kill()
+
+    ti: Any = task()
+    ti.xcom_push = killed
+    operator._follow({"ti": ti}, "flights/ingest/1")  # type: ignore[typeddict-item]
+    assert shown["cancelled"] == ["flights/ingest/1"]
+
+
+def task(dag: str = "d", name: str = "t", run: str = "r", index: int = -1) -> Any:
+    return SimpleNamespace(dag_id=dag, task_id=name, run_id=run, map_index=index)
+
+
+def test_no_two_tasks_share_a_name_of_runs() -> None:
+    tasks = [
+        task("a", "b.c"),
+        task("a.b", "c"),
+        task("a", "b", "c.1"),
+        task("a", "b", "c", 1),
+        task("_a", "b"),
+    ]
+    tasks += [task("a" * 250, "b" * 250, run) for run in ("x" * 20, "y" * 20)]
+    names = {run_of(each) for each in tasks}
+    assert len(names) == len(tasks)
+    assert not [name for name in names if name.startswith("_") or len(name.encode()) > LONGEST_NAME]
