@@ -17,7 +17,7 @@ from dagster import (
     asset,
 )
 
-from distop.client import Batch, Client, Operation, TableHandle
+from distop.client import Client, Operation, TableHandle
 from distop.errors import DistopError, NotFound
 from distop.proto.messages import plain
 from distop_dagster.resource import DistopResource
@@ -43,7 +43,7 @@ def distop_asset(
     partitions, each run starts an operation.
 
     A step that is retried finds what an earlier try has queued or started. So does a run that repeats a run
-    after its failure; a new run of a partition that was applied replaces it. A run that is interrupted
+    after its failure; any other run of a partition that was applied replaces it. A run that is interrupted
     cancels what it waits for; one that is killed leaves it running, for the next.
 
     Parameters
@@ -61,7 +61,8 @@ def distop_asset(
     Raises
     ------
     Failure
-        What was started has failed. With ``allow_retries=False`` the reason does not pass by itself.
+        What was started has failed, or the batch was skipped. With ``allow_retries=False`` the reason does
+        not pass by itself.
     """
 
     @asset(name=name or table.replace(".", "_"), partitions_def=partitions_def, **settings)
@@ -91,17 +92,33 @@ def distop_asset(
     return materialize
 
 
+def _first_run(context: AssetExecutionContext) -> str:
+    """The id of the run whose work this one does: the first of those whose failure it repeats, else its own.
+
+    That of a run that repeats one which has succeeded is its own: it does the work once more.
+    """
+    run = context.run
+    while run.parent_run_id and (parent := context.instance.get_run_by_id(run.parent_run_id)) is not None:
+        if parent.is_success:
+            break
+        run = parent
+    return run.run_id
+
+
 def _run(
     context: AssetExecutionContext, client: Client, table: str, type: str, argument: Mapping[str, Any]
 ) -> Operation:
     """The operation of a run without partitions, at its end."""
-    run = f"{context.asset_key.to_user_string()}.{context.run.root_run_id or context.run_id}"
-    handle = client.start(table, type, argument, run=run)
-    context.log.info("operation %s", handle.name)
+    run = f"dagster/{context.asset_key.to_user_string()}/{_first_run(context)}"
+    handle = None
     try:
+        handle = client.start(table, type, argument, run=run)
+        context.log.info("operation %s", handle.name)
         return handle.result()
     except (DagsterExecutionInterruptedError, KeyboardInterrupt):
-        handle.cancel(CANCELLED)
+        with suppress(DistopError):
+            # Without its answer the start may have been done: another one finds the operation.
+            (handle or client.start(table, type, argument, run=run)).cancel(CANCELLED)
         raise
 
 
@@ -110,37 +127,55 @@ def _apply(
 ) -> Operation:
     """The operation that has applied the batch of a run."""
     batch = context.partition_key
-    replace = _is_to_be_replaced(context, table, batch)
+    before = _applied_before(context, table, batch)
     try:
+        replace = bool(before) and _applied_by(table, batch) == before
         table.backfill([batch], type, argument, replace=replace, retry_failed=True)
-        *_, progress = table.watch_backfill([batch])
-        progress.raise_for_outcome()
+        _wait(context, table, batch)
     except (DagsterExecutionInterruptedError, KeyboardInterrupt):
         _take_out(client, table, batch)
         raise
-    return client.operation(table.batch(batch).operation).get()
+    found = table.batch(batch)
+    if found.state == "applied" and found.operation != before:
+        return client.operation(found.operation).get()
+    why = "the table still has the rows of before: its replacement was skipped or taken out"
+    if found.state != "applied":
+        why = (
+            f"it was skipped by {found.decided_by or 'somebody'}; if its rows are not in the table, publish "
+            f"it again, with its argument: distop batch add {table.name} {batch} --republish"
+        )
+    raise Failure(f"batch {batch!r} of table {table.name!r} was not applied: {why}", allow_retries=False)
 
 
-def _is_to_be_replaced(context: AssetExecutionContext, table: TableHandle, batch: str) -> bool:
-    """Whether the batch was applied before this run, and not since by an earlier try of it.
+def _applied_before(context: AssetExecutionContext, table: TableHandle, batch: str) -> str:
+    """What had applied the batch before this run, or the failed ones that it repeats; empty: nothing had.
 
-    What the first try finds is kept as a tag of the run, before anything is done. A run that repeats a failed
-    one has its tags.
+    What the first try finds is kept as a tag of the first run, before anything is done.
     """
-    tag = f"distop/{table.name}/{batch}"
-    found = _known(table, batch)
-    applied_by = found.operation if found is not None and found.state == "applied" else ""
-    before = context.instance.get_run_by_id(context.run_id).tags.get(tag)  # type: ignore[union-attr]
-    if before is None:
-        before = applied_by
-        context.instance.add_run_tags(context.run_id, {tag: before})
-    return bool(before) and applied_by == before
+    first = _first_run(context)
+    tag = f"distop/{table.name}/{batch}/{first}"  # a run that repeats another one may have a copy of its tags
+    tags = context.instance.get_run_by_id(first).tags  # type: ignore[union-attr]
+    if tag not in tags:
+        tags = {tag: _applied_by(table, batch)}
+        context.instance.add_run_tags(first, tags)
+    return str(tags[tag])
 
 
-def _known(table: TableHandle, batch: str) -> Batch | None:
+def _applied_by(table: TableHandle, batch: str) -> str:
     with suppress(NotFound):
-        return table.batch(batch)
-    return None
+        if (found := table.batch(batch)).state == "applied":
+            return found.operation
+    return ""
+
+
+def _wait(context: AssetExecutionContext, table: TableHandle, batch: str) -> None:
+    """Wait until the batch has come to its end, and log what it waits for."""
+    said = ""
+    for progress in table.watch_backfill([batch]):
+        progress.raise_for_outcome()
+        if not progress.done and (why := table.why()).sentence != said and why.mood in ("waiting", "stuck"):
+            said = why.sentence
+            context.log.warning("batch %s waits: %s", batch, said)
 
 
 def _take_out(client: Client, table: TableHandle, batch: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from urllib.parse import quote
 
 from dagster import ConfigurableResource
@@ -19,6 +20,7 @@ class DistopResource(ConfigurableResource):  # type: ignore[type-arg]
     ca: str | None = Field(default=None, description="CA certificates of the coordinators: enables TLS")
     cert: str | None = Field(default=None, description="Client certificate (file)")
     key: str | None = Field(default=None, description="Its key (file)")
+    insecure: bool | None = Field(default=None, description="Send the token in plain text")
     page: str | None = Field(default=None, description="Address of the web page, for links")
     timeout_s: float = Field(
         default=60.0, description="How long a call does without any coordinator, in seconds"
@@ -26,9 +28,13 @@ class DistopResource(ConfigurableResource):  # type: ignore[type-arg]
 
     def client(self) -> Client:
         """A client, to be closed."""
-        given = {name: getattr(self, name) for name in ("token", "token_file", "ca", "cert", "key")}
-        given = {name: value for name, value in given.items() if value}
-        credentials = Credentials(**given) if given else None
+        names = ("token", "token_file", "ca", "cert", "key", "insecure")
+        given = {name: value for name in names if (value := getattr(self, name)) not in (None, "")}
+        if (
+            "token" in given or "token_file" in given
+        ):  # in place of that of the environment, however it is given
+            given = {"token": "", "token_file": "", **given}
+        credentials = replace(Credentials.from_env(), **given)
         return Client(
             self.address, timeout_s=self.timeout_s, connect_timeout_s=self.timeout_s, credentials=credentials
         )

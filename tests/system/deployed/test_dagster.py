@@ -17,7 +17,7 @@ from distop.client import Operation, OperationState
 from distop.metastore.etcd.config import EtcdConfig
 from support.etcd.lossy import LossyClient
 from support.repository import ROOT
-from support.schedulers import environment_with, variables_for
+from support.schedulers import check_parts, environment_with, variables_for
 from support.services.executing import runner
 from support.services.whole import HEADER, Whole, coordinated, write_csv
 from support.waiting import eventually
@@ -124,6 +124,10 @@ async def service(etcd_config: EtcdConfig, tmp_path: Path, client: LossyClient) 
             await found.client.create_table(table, str(tmp_path / table), options={"schema": SCHEMA})
             write(found, table, 0, 10)
         yield found
+
+
+def test_the_parts_of_the_package(tmp_path: Path) -> None:
+    check_parts("dagster", tmp_path)
 
 
 async def test_partitions_whose_runs_are_killed_interrupted_and_retried_are_there_once(
