@@ -57,6 +57,10 @@ class Sample(Protocol):
     def complete(self) -> bool:
         """Whether there can be no other columns."""
 
+    @property
+    def instants(self) -> Mapping[str, pa.DataType]:
+        """Types of columns that are points in time unless the table, or the argument, says otherwise."""
+
     def types(self, columns: Sequence[str]) -> dict[str, pa.DataType]:
         """Types of some of its columns, in the form of a table."""
 
@@ -99,6 +103,7 @@ class CsvSample:
     """
 
     complete = True
+    instants: Mapping[str, pa.DataType] = {}
 
     def __init__(self, heads: Sequence[tuple[list[str], bytes]], options: CsvOptions) -> None:
         self._options = options
@@ -260,6 +265,7 @@ class JsonSample:
     """
 
     complete = False
+    instants: Mapping[str, pa.DataType] = {}
 
     def __init__(self, lines: Iterable[bytes]) -> None:
         self._values: dict[str, list[Any]] = {}

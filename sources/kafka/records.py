@@ -306,6 +306,8 @@ class KafkaSample:
         Whether the caller has declared the columns.
     """
 
+    instants: Mapping[str, pa.DataType] = {}
+
     def __init__(
         self,
         cluster: Cluster,

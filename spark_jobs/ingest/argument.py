@@ -11,7 +11,7 @@ import msgspec
 
 from distop.lake.layout.properties import MAX_COLUMN_NAME, MAX_COLUMNS
 from distop.lake.rules.model import ChecksArgument
-from distop.operations import OperationOptions, PlanRequest
+from distop.operations import OperationOptions
 from distop.operations.arguments import invalid, parse
 from distop.sources.formats.options import CsvOptions, Format, known_encoding
 
@@ -545,25 +545,6 @@ def on_conflict(argument: HasMode) -> str:
             f"--mode {argument.mode} depends only on whether the table holds data, not on who wrote it",
         )
     return argument.on_conflict or default
-
-
-def check_object(request: PlanRequest, argument: IngestArgument) -> None:
-    """Raise :class:`~distop.errors.InvalidArgument` if it is to run concurrently and may not.
-
-    The order of appends to an Iceberg table does not matter: each builds on what the others have published
-    meanwhile.
-    """
-    if request.object and (
-        argument.mode != "append"
-        or on_conflict(argument) != "rebase"
-        or request.table.format != "iceberg"
-        or argument.branch is not None
-    ):
-        raise invalid(
-            "object",
-            f"ingest {request.object!r} cannot run concurrently: only appends to an Iceberg table can",
-            "leave out --object: it then waits for its turn",
-        )
 
 
 def may_fail_in_part(argument: IngestArgument, options: OperationOptions) -> bool:

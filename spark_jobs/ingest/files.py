@@ -21,7 +21,6 @@ import pyarrow as pa
 from distop.errors import ArgumentTooLarge
 from distop.lake.layout.model import Layout
 from distop.lake.layout.partitioning import named_columns, named_values
-from distop.lake.rows import table_layout
 from distop.operations import PlanRequest, WatermarkMove
 from distop.operations.arguments import invalid
 from distop.sources.formats.bad_rows import Rows, Unconvertible
@@ -31,7 +30,6 @@ from distop.sources.formats.inference import (
     CsvSample,
     JsonSample,
     Sample,
-    TypedSample,
     looked_into,
     take_sample,
 )
@@ -91,6 +89,10 @@ class PathSample:
     def complete(self) -> bool:
         return self.files.complete
 
+    @property
+    def instants(self) -> Mapping[str, pa.DataType]:
+        return self.files.instants
+
     def types(self, columns: Sequence[str]) -> dict[str, pa.DataType]:
         types = self.files.types([name for name in columns if name not in self.values])
         types |= self._texts.types([name for name in columns if name in self.values])
@@ -138,12 +140,6 @@ class FilesSource:
         """Bytes of all files."""
         return sum(file.size for file in self.listing.files)
 
-    @property
-    def instants(self) -> Mapping[str, pa.DataType] | None:
-        """As :func:`~distop.spark_jobs.ingest.target.choose_columns` takes them."""
-        sample = self.sample.files if isinstance(self.sample, PathSample) else self.sample
-        return sample.instants if isinstance(sample, TypedSample) else None
-
 
 @dataclass(frozen=True)
 class NothingNew:
@@ -154,12 +150,19 @@ class NothingNew:
 
 
 def find_source(
-    request: PlanRequest, argument: IngestArgument, *, in_part: bool, replayed: Quarantined | None
+    request: PlanRequest,
+    argument: IngestArgument,
+    table: Layout | None,
+    *,
+    in_part: bool,
+    replayed: Quarantined | None,
 ) -> FilesSource | NothingNew:
     """The source of an ingest from files.
 
     Parameters
     ----------
+    table:
+        The table's layout; ``None``: it has none yet.
     in_part:
         Whether the successful part is published although other jobs fail.
     replayed:
@@ -208,7 +211,6 @@ def find_source(
         sample = kept.sample(options, csv=file_format == "csv")
     else:
         sample = take_sample(file_format, files, options, check_newlines=argument.multiline is None)
-    table = table_layout(request)
     warnings = [*_warnings(argument, sample, table), *unread_columns(argument, listing, sample, table)]
     sample, direct = with_path_columns(argument, listing, sample, table)
     extents = _extents(listing, files, file_format, options, argument.split_bytes)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from pyarrow import types as is_
@@ -36,7 +36,6 @@ from distop.spark_jobs.ingest.argument import (
     NOTHING,
     DataFrameArgument,
     IngestArgument,
-    check_object,
     csv_options,
     may_fail_in_part,
     on_conflict,
@@ -71,9 +70,7 @@ from distop.spark_jobs.ingest.target import (
     unchanged,
 )
 from distop.spark_jobs.ingest.watermarks import has_moved, with_jobs
-
-if TYPE_CHECKING:
-    from distop.lake.layout.model import Layout
+from distop.spark_jobs.merge import check_merge
 
 LOOK_SECONDS = 6.0
 """Longest examination of a topic; a caller's own deadline is 10 s by default."""
@@ -91,12 +88,19 @@ _ONLY_FILES = (
 
 
 def plan_topic(
-    request: PlanRequest, argument: IngestArgument, kafka: KafkaArgument, *, in_part: bool
+    request: PlanRequest,
+    argument: IngestArgument,
+    kafka: KafkaArgument,
+    table: Layout | None,
+    *,
+    in_part: bool,
 ) -> Plan:
     """What an ingest from a topic reads, fixed at the start.
 
     Parameters
     ----------
+    table:
+        The table's layout; ``None``: it has none yet.
     in_part:
         Whether the successful part is published although other jobs fail.
 
@@ -105,7 +109,6 @@ def plan_topic(
     InvalidArgument, SourceUnreadable, AlreadyIngested, OffsetsLost, KafkaUnavailable, ArgumentTooLarge
     """
     options = _checked_options(request, argument, kafka)
-    table = table_layout(request)
     _check_columns(kafka, table)
     with Cluster(kafka.servers, kafka.config, min(kafka.timeout_s, LOOK_SECONDS)) as cluster:
         topic = cluster.topic(kafka.topic)
@@ -133,7 +136,9 @@ def plan_topic(
                 f"the new records of {topic.url} show no columns{reason}",
                 "say which there are, as in --schema 'id: long'",
             )
-        target = target_of(request, argument, _WRITTEN[kafka.format], sample, direct=direct_columns(kafka))
+        target = target_of(
+            request, argument, _WRITTEN[kafka.format], sample, table, direct=direct_columns(kafka)
+        )
     merge, jobs = merge_of(request, argument, target, len(cuts) - 1)
     plan = IngestPlan(
         format=f"kafka/{kafka.format}",
@@ -226,22 +231,24 @@ def plan_ingest(request: PlanRequest) -> Plan:
         request = replace(request, argument={**_as_before(replayed, request), **request.argument})
     argument = parse_argument(request.argument)
     check_target(request, argument)
-    check_object(request, argument)
     request = on_branch(request, argument)
     if argument.replaces is not None:
         check_replaced(request, argument.replaces)
     in_part = may_fail_in_part(argument, request.options)
     if is_ignored(request, argument):
         return Plan(argument=unchanged(request, "ignore", "ignored"))
+    table = table_layout(request)
+    if argument.mode == "merge" and table is not None:
+        check_merge(argument.keys, argument.order_by, table.schema)
     if argument.kafka is not None:
-        return plan_topic(request, argument, parse_kafka(argument.kafka), in_part=in_part)
+        return plan_topic(request, argument, parse_kafka(argument.kafka), table, in_part=in_part)
     markers = marker_versions(argument.markers)
     with while_complete(markers):
-        source = find_source(request, argument, in_part=in_part and not replayed, replayed=replayed)
+        source = find_source(request, argument, table, in_part=in_part and not replayed, replayed=replayed)
         if isinstance(source, NothingNew):
             branch, skipped = argument.branch or "", source.skipped
             return Plan(argument=unchanged(request, "append", NOTHING, branch=branch, filesSkipped=skipped))
-        return _plan_files(request, argument, source, markers, replayed)
+        return _plan_files(request, argument, source, table, markers, replayed)
 
 
 def _as_before(replayed: Quarantined, request: PlanRequest) -> dict[str, Any]:
@@ -257,12 +264,11 @@ def _plan_files(
     request: PlanRequest,
     argument: IngestArgument,
     source: FilesSource,
+    table: Layout | None,
     markers: dict[str, str],
     replayed: Quarantined | None,
 ) -> Plan:
-    target = target_of(
-        request, argument, source.format, source.sample, direct=source.direct, instants=source.instants
-    )
+    target = target_of(request, argument, source.format, source.sample, table, direct=source.direct)
     if argument.mode == "merge":
         _check_size(source.size)
     merge, jobs = merge_of(request, argument, target, len(source.cuts) - 1)

@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-from pyarrow import DataType
 from pyarrow.types import is_date, is_decimal, is_nested, is_time, is_timestamp
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
@@ -86,7 +85,6 @@ def choose_columns(
     *,
     conditions: Collection[str] = (),
     direct: Collection[str] = (),
-    instants: Mapping[str, pa.DataType] | None = None,
 ) -> SourceColumns:
     """Decide about columns.
 
@@ -100,8 +98,6 @@ def choose_columns(
         Columns in conditions of a merge: one that the table does not have is read only for them.
     direct:
         Columns whose values need not be in the format.
-    instants:
-        Types of columns that are points in time unless the table, or the argument, says otherwise.
 
     Raises
     ------
@@ -134,8 +130,8 @@ def choose_columns(
     fixed = [name for name in present if file_format not in TYPED or name in direct]
     given = {name: present[name] for name in fixed} | _arrow_types(declared)
     types = _types(read, given, sample)
-    unsaid = [name for name in instants or {} if name in types and name not in (*present, *given)]
-    types |= {name: (instants or {})[name] for name in unsaid}
+    unsaid = [name for name in sample.instants if name in types and name not in (*present, *given)]
+    types |= {name: sample.instants[name] for name in unsaid}
     moments = _moments(argument, types, present, declared)
     ignored = []
     if argument.on_new_columns == "ignore" and argument.columns is None:
@@ -401,13 +397,23 @@ def check_target(request: PlanRequest, argument: IngestArgument) -> None:
     Raises
     ------
     InvalidArgument
-        The table's format does not support the mode; the filter is invalid; the table cannot be merged by
-        these columns.
+        The table's format does not support the mode; the filter is invalid; it is to run concurrently, and
+        may not.
     """
     check_mode(request, argument)
-    on_conflict(argument)
-    if argument.mode == "merge" and (table := table_layout(request)) is not None:
-        check_merge(argument.keys, argument.order_by, table.schema)
+    conflicts = on_conflict(argument)
+    # The order of appends does not matter: each builds on what the others have published meanwhile.
+    if request.object and (
+        argument.mode != "append"
+        or conflicts != "rebase"
+        or request.table.format != "iceberg"
+        or argument.branch is not None
+    ):
+        raise invalid(
+            "object",
+            f"ingest {request.object!r} cannot run concurrently: only appends to an Iceberg table can",
+            "leave out --object: it then waits for its turn",
+        )
     if argument.filter is not None:
         syntax.parse(argument.filter)
 
@@ -456,9 +462,9 @@ def target_of(
     argument: IngestArgument,
     file_format: Format,
     sample: Sample,
+    table: Layout | None,
     *,
     direct: Collection[str] = (),
-    instants: Mapping[str, DataType] | None = None,
 ) -> dict[str, Any]:
     """The fields of an :class:`~distop.spark_jobs.ingest.plan.IngestPlan` that do not describe the source.
 
@@ -466,17 +472,16 @@ def target_of(
     ----------
     file_format:
         The format of the source's column values.
+    table:
+        The table's layout; ``None``: it has none yet.
     direct:
         Columns whose values are not in that format, but known directly.
-    instants:
-        See :func:`~distop.spark_jobs.ingest.target.choose_columns`.
 
     Raises
     ------
     InvalidArgument
         Columns, types, filter and table do not fit together.
     """
-    table = table_layout(request)
     chosen = None if argument.filter is None else syntax.parse(argument.filter)
     conditions = {field: syntax.parse(text, field) for field, text in conditions_of(argument).items()}
     known = {*sample.all_names, *(argument.schema or ()), *direct}
@@ -493,7 +498,6 @@ def target_of(
         set() if chosen is None else named(chosen),
         conditions=set().union(*map(named, conditions.values())),
         direct=direct,
-        instants=instants,
     )
     for name, tree in {**conditions, **({} if chosen is None else {"filter": chosen})}.items():
         bind(tree, columns.schema, name)  # raises if it does not fit
