@@ -10,7 +10,7 @@ import pytest
 
 from distop.client import OperationFailed, OperationState
 from distop.executor.launch import spark as launcher
-from distop.executor.launch.settings import ADAPTIVE, CHECKED, ShufflesUnchecked
+from distop.executor.launch.settings import ADAPTIVE, CHECKED, ShufflesUnchecked, refuse_unchecked
 from distop.spark import dataframe as before
 from distop.spark import ingest_dataframe, read, write
 from support.spark.spark_service import Service, ids_of, ingested, reading, writing
@@ -115,8 +115,9 @@ def test_a_dataframe_is_not_computed_in_a_session_that_does_not_check_shuffles(
     (started,) = service.operations(table)
     service.client.operation(started.name).cancel()
     assert service.client.operation(started.name).wait(timeout_s=60).state is OperationState.CANCELLED
-    for earlier in (launcher, before):
-        monkeypatch.setattr(earlier, "refuse_unchecked", lambda session: None)
+    at_launch = iter([lambda session: None])
+    monkeypatch.setattr(before, "refuse_unchecked", lambda session: None)
+    monkeypatch.setattr(launcher, "refuse_unchecked", lambda at: next(at_launch, refuse_unchecked)(at))
     with pytest.raises(OperationFailed, match="orderIndependentChecksum"):
         dataframe(service, session.range(4), table, tmp_path)
     session.conf.set(ADAPTIVE, "false")
