@@ -38,6 +38,9 @@ from support.waiting import eventually
 
 FINAL = (pb.SUCCEEDED, pb.FAILED, pb.CANCELLED)
 
+DEADLINE_S = 60.0
+"""Ends what hangs."""
+
 
 class Service:
     """The gRPC stubs of one coordinator; errors are raised as the classes they were on the other side."""
@@ -57,7 +60,7 @@ class Service:
     async def create_table(self, name: str, **fields: Any) -> pb.Table:
         request = pb.CreateTableRequest(name=name, location=nowhere(), **fields)
         with raising():
-            table: pb.Table = await self.tables.CreateTable(request, timeout=10)
+            table: pb.Table = await self.tables.CreateTable(request, timeout=DEADLINE_S)
         return table
 
     async def start(
@@ -66,27 +69,27 @@ class Service:
         argument_json = to_json(argument or {}, "argument")
         request = pb.StartOperationRequest(table=table, type=kind, argument_json=argument_json, **fields)
         with raising():
-            return OperationId.parse((await self.operations.StartOperation(request, timeout=10)).name)
+            return OperationId.parse((await self.operations.StartOperation(request, timeout=DEADLINE_S)).name)
 
     async def get(self, operation: OperationId) -> pb.Operation:
         with raising():
             request = pb.GetOperationRequest(name=str(operation))
-            seen: pb.Operation = await self.operations.GetOperation(request, timeout=10)
+            seen: pb.Operation = await self.operations.GetOperation(request, timeout=DEADLINE_S)
         return seen
 
     async def cancel(self, operation: OperationId, **fields: Any) -> pb.Operation:
         request = pb.CancelOperationRequest(name=str(operation), **fields)
         with raising():
-            seen: pb.Operation = await self.operations.CancelOperation(request, timeout=10)
+            seen: pb.Operation = await self.operations.CancelOperation(request, timeout=DEADLINE_S)
         return seen
 
     async def resolve(self, operation: OperationId, action: str, **fields: Any) -> pb.Operation:
         request = pb.ResolveOperationRequest(name=str(operation), action=action, **fields)
         with raising():
-            seen: pb.Operation = await self.operations.ResolveOperation(request, timeout=10)
+            seen: pb.Operation = await self.operations.ResolveOperation(request, timeout=DEADLINE_S)
         return seen
 
-    async def ended(self, operation: OperationId, timeout_s: float = 15.0) -> pb.Operation:
+    async def ended(self, operation: OperationId, timeout_s: float = DEADLINE_S) -> pb.Operation:
         """The operation once it is over and its last key is gone from the index."""
 
         async def over() -> pb.Operation | None:
@@ -95,7 +98,7 @@ class Service:
 
         return await eventually(over, timeout_s)
 
-    async def parked(self, operation: OperationId, timeout_s: float = 15.0) -> pb.Operation:
+    async def parked(self, operation: OperationId, timeout_s: float = DEADLINE_S) -> pb.Operation:
         """The operation once it is parked."""
         return await eventually(lambda: self.get(operation), timeout_s, holds=lambda it: it.completion.parked)
 
