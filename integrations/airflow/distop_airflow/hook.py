@@ -36,13 +36,18 @@ class DistopHook(BaseHook):
         self._id = distop_conn_id
 
     @cached_property
-    def connection(self) -> Connection:
-        """It is fetched once: the task that waits for Airflow's answer to something else cannot fetch it."""
-        return self.get_connection(self._id)
+    def _fetched(self) -> tuple[dict[str, Any], str]:
+        """What a client is made with, and the address of the page.
+
+        Airflow is asked once: a kill that comes while the task waits for another answer of it would wait for
+        ever. Reading the extra asks, too: Airflow then masks its secrets.
+        """
+        connection = self.get_connection(self._id)
+        return self._options(connection), str(connection.extra_dejson.get("page") or "")
 
     def get_conn(self) -> Client:
         """A client, to be closed."""
-        return Client(**self._options(self.connection))
+        return Client(**self._fetched[0])
 
     async def aget_conn(self) -> AsyncClient:
         """A client for an event loop, to be closed."""
@@ -50,8 +55,8 @@ class DistopHook(BaseHook):
 
     def page_of(self, operation: str) -> str:
         """The page of an operation; empty: the connection names none."""
-        page = self.connection.extra_dejson.get("page")
-        return f"{str(page).rstrip('/')}/operation?name={quote(operation, safe='')}" if page else ""
+        page = self._fetched[1].rstrip("/")
+        return f"{page}/operation?name={quote(operation, safe='')}" if page else ""
 
     def test_connection(self) -> tuple[bool, str]:
         """Whether a coordinator answers; and what it says."""

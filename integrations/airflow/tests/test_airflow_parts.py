@@ -66,11 +66,12 @@ def test_an_address_has_host_and_port(
 
 def test_a_kill_needs_no_answer_of_airflow(monkeypatch: pytest.MonkeyPatch, shown: dict[str, Any]) -> None:
     """It comes while the task waits for another answer of it."""
-    connected(monkeypatch, "distop://host:7070")
+    connected(monkeypatch, "distop://host:7070/?page=http%3A%2F%2Fpage")
     operator = DistopOperator(task_id="load", table="flights")
 
     def killed(*_: Any) -> None:
-        monkeypatch.setattr(DistopHook, "get_connection", lambda *_: pytest.fail("asked Airflow"))
+        for asks in ("distop_airflow.hook.DistopHook.get_connection", "airflow.sdk.log.mask_secret"):
+            monkeypatch.setattr(asks, lambda *_: pytest.fail("asked Airflow"))
         operator.on_kill()
 
     ti: Any = task()
