@@ -28,7 +28,6 @@ from distop.errors import (
     CorruptRecord,
     DeadlineExceeded,
     DistopError,
-    Exhausted,
     InvalidArgument,
     Kind,
     Unauthenticated,
@@ -156,6 +155,7 @@ FORM_COOKIE = "distop_form"
 
 SESSION_S = 12 * 3600
 MAX_SESSIONS = 1_000
+"""A further sign-in ends the oldest one."""
 MAX_FORM_BYTES = 16 << 10
 MAX_FIELDS = 16
 
@@ -255,17 +255,24 @@ class PageAccess:
         who = await self._gate.caller(proof_of(request.scope, Secret(given)))
         if not who.subject:
             raise Unauthenticated("this service does not accept tokens")
+        await self._end_session(request)
         prefix, name = self._client.keyspace.answer("session."), secrets.token_urlsafe(32)
-        others = await self._client.get_range(prefix, prefix_end(prefix), keys_only=True, limit=MAX_SESSIONS)
-        if len(others.kvs) == MAX_SESSIONS:
-            raise Exhausted(
-                f"there are {MAX_SESSIONS:,} sessions", hint="sign out where nobody looks any more"
-            )
+        # Above the limit there are a few, of sign-ins at the same time.
+        others = await self._client.get_range(
+            prefix, prefix_end(prefix), keys_only=True, limit=2 * MAX_SESSIONS
+        )
+        newest_first = sorted(others.kvs, key=lambda kv: kv.create_revision, reverse=True)
+        for oldest in newest_first[MAX_SESSIONS - 1 :]:
+            await self._client.lease_revoke(oldest.lease)
         sealed = _seal(name).encrypt(given.encode()).decode()
         lease = await self._client.lease_grant(SESSION_S)
-        await self._client.put(
-            self._key(name), encode(AnswerRecord(digest="session", result=sealed)), lease=lease
-        )
+        session = encode(AnswerRecord(digest="session", result=sealed))
+        try:
+            await self._client.put(self._key(name), session, lease=lease)
+        except DistopError:
+            with contextlib.suppress(DistopError):
+                await self._client.lease_revoke(lease)
+            raise
         self._keep(response, COOKIE, name)
 
     def hold(self, response: Response, holder: str) -> None:
@@ -274,9 +281,13 @@ class PageAccess:
 
     async def sign_out(self, request: Request, response: Response) -> None:
         """End the session, for every coordinator."""
-        if name := request.cookies.get(COOKIE):
-            await self._client.delete(self._key(name))
+        await self._end_session(request)
         response.delete_cookie(COOKIE, secure=self._secure, httponly=True, samesite="strict")
+
+    async def _end_session(self, request: Request) -> None:
+        name = request.cookies.get(COOKIE)
+        if name and (kv := await self._client.get(self._key(name))).exists:
+            await self._client.lease_revoke(kv.lease)
 
     async def proof(self, request: Request) -> Proof:
         """The credentials of a request, or those of its session. Raises the errors of a read of etcd."""
