@@ -94,21 +94,29 @@ class Forms:
             return _outcome_of(sent)
         lease = await self._client.lease_grant(CLAIM_S)
         claim = Put(key, encode(AnswerRecord(digest=own)), lease)
-        claimed = await settle(self._client, Txn((absent(key),), (claim,), (Get(key),)))
+        try:
+            claimed = await settle(self._client, Txn((absent(key),), (claim,), (Get(key),)))
+        except DistopError:
+            await self._give_back(lease)  # nothing has been done, and an old copy of the claim fails now
+            raise
         # Refused: another coordinator was faster, or an earlier copy of this claim.
         if not claimed.succeeded and _sent(claimed.single(0, key)).digest != own:
+            await self._give_back(lease)
             return _outcome_of(claimed.single(0, key))
         try:
             address = await act()
         except DistopError as error:
             if error.kind not in _IN_DOUBT:
-                with suppress(DistopError):  # then it cannot be sent again
-                    await self._client.lease_revoke(lease)
+                await self._give_back(lease)
             raise
         done = Put(key, encode(AnswerRecord(digest=own, result=address)), lease)
         with suppress(DistopError):  # without it, whoever sends the form again is to look
             await settle(self._client, Txn(then=(done,)))
         return address
+
+    async def _give_back(self, lease: int) -> None:
+        with suppress(DistopError):  # then the form cannot be sent again
+            await self._client.lease_revoke(lease)
 
     def _forget(self, request_id: str, task: asyncio.Task[str]) -> None:
         self._acting.pop(request_id, None)

@@ -10,6 +10,7 @@ import pytest
 from distop.coordinator.web.forms import FORM_S, Forms
 from distop.errors import InvalidArgument, PreconditionFailed, Unavailable
 from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.txn import TxnResult
 from distop.metastore.members.installation import page_secret
 
 Open = Callable[..., Forms]
@@ -101,3 +102,37 @@ async def test_a_sender_that_goes_away_stops_nothing(page: Open) -> None:
         await page().once(token, "r", "me", act)
     may.set()
     assert await second == "/"
+
+
+async def test_a_claim_that_does_not_count_gives_its_lease_back(
+    page: Open, client: EtcdClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G3: one that lost the race, and one that etcd did not answer, whose form may be sent again."""
+    held, grant, revoke = set[int](), client.lease_grant, client.lease_revoke
+
+    async def granted(ttl_s: int) -> int:
+        held.add(lease := await grant(ttl_s))
+        return lease
+
+    async def revoked(lease: int) -> None:
+        await revoke(lease)
+        held.discard(lease)
+
+    async def unanswered(*_: object, **__: object) -> TxnResult:
+        raise Unavailable("no reply")
+
+    async def act() -> str:
+        return "/"
+
+    monkeypatch.setattr(client, "lease_grant", granted)
+    monkeypatch.setattr(client, "lease_revoke", revoked)
+    here, there = page(), page()
+    token = await here.sign("r", "me")
+    with monkeypatch.context() as patch:
+        patch.setattr(client, "txn", unanswered)
+        with pytest.raises(Unavailable):
+            await here.once(token, "r", "me", act)
+    assert not held
+    sent = [form.once(token, "r", "me", act) for form in (here, there)]
+    assert "/" in await asyncio.gather(*sent, return_exceptions=True)
+    assert len(held) == 1
