@@ -68,7 +68,8 @@ ETCD_S = 2.0
 """Deadline of one call to etcd, in seconds: a page must show soon that etcd is unreachable."""
 
 KEEP_S = 0.2
-"""Seconds a page is cached: for any number of viewers etcd is asked five times a second."""
+"""Seconds a page is cached: for any number of viewers it is read from etcd five times a second, and each
+session once."""
 
 MAX_CONNECTIONS = 256
 

@@ -15,6 +15,7 @@ from hashlib import blake2b, sha256
 from typing import Any
 from urllib.parse import parse_qs
 
+from cachetools import TTLCache
 from cryptography.fernet import Fernet, InvalidToken
 from google.protobuf.message import Message
 from starlette.requests import ClientDisconnect, Request
@@ -33,6 +34,7 @@ from distop.errors import (
     Unauthenticated,
 )
 from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.records.names import prefix_end
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import AnswerRecord
@@ -154,6 +156,8 @@ FORM_COOKIE = "distop_form"
 """Without a session, forms are bound to this one."""
 
 SESSION_S = 12 * 3600
+KEEP_SESSION_S = 1.0
+"""Seconds a session is cached: it is read from etcd once a second, for any number of requests."""
 MAX_SESSIONS = 1_000
 """A further sign-in ends the oldest one."""
 MAX_FORM_BYTES = 16 << 10
@@ -231,6 +235,8 @@ class PageAccess:
 
     def __init__(self, gate: Gate, client: EtcdClient, *, secure: bool) -> None:
         self._gate, self._client, self._secure = gate, client, secure
+        self._read: TTLCache[bytes, KeyValue] = TTLCache(2 * MAX_SESSIONS, KEEP_SESSION_S)
+        """Sessions as they were read; names that are none, too."""
 
     async def enter(self, request: Request) -> Caller:
         """The caller of this path, if it is allowed; raises as :meth:`Gate.enter`."""
@@ -255,7 +261,7 @@ class PageAccess:
         who = await self._gate.caller(proof_of(request.scope, Secret(given)))
         if not who.subject:
             raise Unauthenticated("this service does not accept tokens")
-        await self._end_session(request)
+        await self._end_session_of(request)
         prefix, name = self._client.keyspace.answer("session."), secrets.token_urlsafe(32)
         # Above the limit there are a few, of sign-ins at the same time.
         others = await self._client.get_range(
@@ -263,7 +269,7 @@ class PageAccess:
         )
         newest_first = sorted(others.kvs, key=lambda kv: kv.create_revision, reverse=True)
         for oldest in newest_first[MAX_SESSIONS - 1 :]:
-            await self._client.lease_revoke(oldest.lease)
+            await self._end(oldest)
         sealed = _seal(name).encrypt(given.encode()).decode()
         lease = await self._client.lease_grant(SESSION_S)
         session = encode(AnswerRecord(digest="session", result=sealed))
@@ -280,21 +286,31 @@ class PageAccess:
         self._keep(response, FORM_COOKIE, holder)
 
     async def sign_out(self, request: Request, response: Response) -> None:
-        """End the session, for every coordinator."""
-        await self._end_session(request)
+        """End the session: at once here, and within :data:`KEEP_SESSION_S` for the other coordinators."""
+        await self._end_session_of(request)
         response.delete_cookie(COOKIE, secure=self._secure, httponly=True, samesite="strict")
 
-    async def _end_session(self, request: Request) -> None:
-        name = request.cookies.get(COOKIE)
-        if name and (kv := await self._client.get(self._key(name))).exists:
-            await self._client.lease_revoke(kv.lease)
+    async def _end_session_of(self, request: Request) -> None:
+        if name := request.cookies.get(COOKIE):
+            await self._end(await self._client.get(self._key(name)))
+
+    async def _end(self, session: KeyValue) -> None:
+        if session.exists:
+            await self._client.lease_revoke(session.lease)
+        self._read[session.key] = KeyValue.missing(session.key)
 
     async def proof(self, request: Request) -> Proof:
         """The credentials of a request, or those of its session. Raises the errors of a read of etcd."""
         proof = proof_of(request.scope)
         if proof.token or not (name := request.cookies.get(COOKIE)):
             return proof
-        if not (kv := await self._client.get(self._key(name))).exists:
+        key = self._key(name)
+        if (kv := self._read.get(key)) is None:
+            async with errors_of(request.scope["path"]):
+                kv = await self._client.get(key)
+            # If its end was noted meanwhile, this was read before.
+            kv = self._read.setdefault(key, kv)
+        if not kv.exists:
             return proof
         try:
             token = _seal(name).decrypt(decode(kv.value, AnswerRecord, kv.key).result)

@@ -16,6 +16,7 @@ from distop.coordinator.web import reads, requests
 from distop.coordinator.web.requests import CALLS, COOKIE
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.txn import KeyValue
 from distop.operations.api import Role
 from support.etcd.starts import begin
 from support.services.chromium import CHROMIUM, browser
@@ -147,6 +148,33 @@ async def test_sessions_are_bounded(page: str, monkeypatch: pytest.MonkeyPatch) 
         assert await signed_in() == [True, True, False]
         await third.post("/sign-in", data={"token": token_of("jane")})
         assert await signed_in() == [False, True, True]
+
+
+@pytest.fixture
+def sessions_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "KEEP_SESSION_S", 600.0)
+
+
+@pytest.mark.usefixtures("sessions_are_kept")
+async def test_requests_with_a_cookie_do_not_each_read_etcd(
+    page: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G3: the cookie may be of a session or invented; a session that is signed out is over at once."""
+    read, get = list[bytes](), EtcdClient.get
+
+    async def counted(client: EtcdClient, key: bytes, *, revision: int = 0) -> KeyValue:
+        read.extend([key] if b"_answers.session" in key else [])
+        return await get(client, key, revision=revision)
+
+    monkeypatch.setattr(EtcdClient, "get", counted)
+    async with httpx.AsyncClient(base_url=page) as one, httpx.AsyncClient(base_url=page) as other:
+        await one.post("/sign-in", data={"token": token_of("jane")})
+        other.cookies.set(COOKIE, "invented")
+        seen = [((await one.get("/")).status_code, (await other.get("/")).status_code) for _ in range(5)]
+        assert (seen, len(read)) == ([(200, 303)] * 5, 2)
+        other.cookies.set(COOKIE, one.cookies[COOKIE])
+        await one.post("/sign-out")
+        assert (await other.get("/")).status_code == 303
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not there")
