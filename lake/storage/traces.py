@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from urllib.parse import quote
 
 from distop.errors import Crashed, defect_of, encodable, shortened
-from distop.lake.storage.storage import StorageOptions, file_system
+from distop.lake.storage.storage import StorageOptions, entries, file_system
 from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import OperationArg
 
@@ -119,14 +119,16 @@ def read_traces(
     location: str, storage: StorageOptions, operation: OperationId, uuid: str
 ) -> list[StoredTrace]:
     """The stored traces of an operation, the earliest first."""
-    files, folder = file_system(_folder(location, operation), storage)
-    traces = []
-    for slot in (*range(PLACES + 1), *(f"done-{number}" for number in range(PLACES))):
+    folder, traces = _folder(location, operation), []
+    slots = (*range(PLACES + 1), *(f"done-{number}" for number in range(PLACES)))
+    there = {f"{slot}.json" for slot in slots} & {entry.name for entry in entries(folder, storage)}
+    files, path = file_system(folder, storage)
+    # From object stores all of them are read at the same time.
+    for read in files.cat_ranges([f"{path}/{name}" for name in sorted(there)], 0, MAX_BYTES):
+        if isinstance(read, Exception):
+            raise read
         try:
-            with files.open(f"{folder}/{slot}.json", "rb") as file:
-                trace = StoredTrace(**json.loads(file.read(MAX_BYTES)))
-        except FileNotFoundError:
-            continue
+            trace = StoredTrace(**json.loads(read))
         except (ValueError, TypeError):  # its process died while writing
             continue
         if trace.uuid == uuid:

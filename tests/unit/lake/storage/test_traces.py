@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 
 from distop.errors import Crashed, JobFailed
 from distop.lake.storage import traces
@@ -44,6 +45,19 @@ def test_what_user_code_raised_is_read_back(tmp_path: Path) -> None:
     assert (first.partition, first.attempt, first.error) == ("p/1", "7-1", "KeyError: 'boom'")
     assert "in_user_code" in first.trace
     assert (second.partition, second.error) == ("", "KeyError: 'hook'")
+
+
+def test_only_what_is_there_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep_trace(arg(tmp_path), raised(), partition="p")
+    opened, opens = list[str](), LocalFileSystem.open
+
+    def counted(files: LocalFileSystem, path: str, *given: Any, **options: Any) -> Any:
+        opened.append(path)
+        return opens(files, path, *given, **options)
+
+    monkeypatch.setattr(LocalFileSystem, "open", counted)
+    assert kept(arg(tmp_path))
+    assert len(opened) == 1
 
 
 def test_what_cannot_be_sent_from_its_process_has_its_trace_too(tmp_path: Path) -> None:
