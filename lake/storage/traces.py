@@ -13,7 +13,10 @@ import time
 import traceback
 import zlib
 from dataclasses import asdict, dataclass
+from threading import Lock
 from urllib.parse import quote
+
+from cachetools import FIFOCache
 
 from distop.errors import Crashed, defect_of, encodable, shortened
 from distop.lake.storage.storage import StorageOptions, entries, file_system
@@ -36,9 +39,10 @@ MOST_WRITTEN = 50
 MAX_OUTPUT_BYTES = 64 << 10
 """Longest output of an attempt, in UTF-8: its end is kept."""
 
-_written: dict[tuple[str, bool], int] = {}
-"""Files that this process has written, by the uuid of the operation, and whether they are of failures."""
 _REMEMBERED = 100
+_written: FIFOCache[tuple[str, bool], int] = FIFOCache(_REMEMBERED)
+"""Files that this process has written, by the uuid of the operation, and whether they are of failures."""
+_counting = Lock()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,11 +94,12 @@ def _keep(
     arg: OperationArg, slot: str, partition: str, attempt: str, *, error: str, trace: str, output: str
 ) -> None:
     written = arg.uuid, bool(error)
-    if not arg.location or _written.get(written, 0) >= MOST_WRITTEN:
+    if not arg.location:
         return
-    while len(_written) >= _REMEMBERED:
-        _written.pop(next(iter(_written)), None)
-    _written[written] = _written.get(written, 0) + 1
+    with _counting:
+        if (before := _written.get(written, 0)) >= MOST_WRITTEN:
+            return
+        _written[written] = before + 1
     end = encodable(output).encode()[-MAX_OUTPUT_BYTES:].decode(errors="ignore")
     kept = StoredTrace(
         operation=str(arg.id),
