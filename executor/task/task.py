@@ -21,9 +21,11 @@ import os
 import random
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from heapq import nlargest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,7 +36,7 @@ from distop import errors
 from distop.executor.host.scratch import Scratch
 from distop.executor.task.output import Output, collected
 from distop.executor.task.session import Port, TaskSession
-from distop.lake.storage.traces import keep_output, keep_trace
+from distop.lake.storage.traces import PLACES, keep_output, keep_trace
 from distop.metastore.crashpoints import reached
 from distop.metastore.operations import jobs
 from distop.metastore.records.operation import MAX_JOB_RECORD_BYTES, OperationArg
@@ -264,6 +266,8 @@ class Task:
     summary: TaskSummary = field(default_factory=TaskSummary)
     output: Output = field(default_factory=Output)
     """What the attempt's code prints and logs."""
+    _outputs: deque[Callable[[], None]] = field(default_factory=lambda: deque(maxlen=PLACES))
+    """Each stores what an attempt that succeeded has written."""
     _attempts: int = 0
     _error: str = ""
     """Why the last job failed."""
@@ -292,6 +296,9 @@ class Task:
             self._act_on(self.session.settled())
         self._act_on(self.session.drain())
         self._time.ended = self.clock()
+        # Only now: a storage that hangs must delay no mark.
+        for keep in self._outputs:
+            keep()
         self.summary.times = [self._time]
         return self.summary
 
@@ -336,7 +343,8 @@ class Task:
             else:
                 self._mark(job, value)
                 if (text := self.output.take()) and not job.unwanted:
-                    keep_output(job.operation, text, partition=partition, attempt=job.attempt)
+                    keep = partial(keep_output, job.operation, text, partition=partition)
+                    self._outputs.append(partial(keep, attempt=job.attempt, at=self.clock()))
                 return
         self.summary.gone += 1
 

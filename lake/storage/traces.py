@@ -78,12 +78,13 @@ def keep_trace(
     if len(text) > MAX_LETTERS:
         text = f"{text[:half]}\n...\n{text[-half:]}"
     slot = str(_slot(partition) if partition else PLACES)
-    _keep(arg, slot, partition, attempt, error=shortened(encodable(named), 1000), trace=text, output=output)
+    reason = shortened(encodable(named), 1000)
+    _keep(arg, slot, partition, attempt, error=reason, trace=text, output=output, at=time.time())
 
 
-def keep_output(arg: OperationArg, output: str, *, partition: str, attempt: str) -> None:
-    """Store what an attempt that succeeded has written. Never raises."""
-    _keep(arg, f"done-{_slot(partition)}", partition, attempt, error="", trace="", output=output)
+def keep_output(arg: OperationArg, output: str, *, partition: str, attempt: str, at: float) -> None:
+    """Store what an attempt that succeeded at this time has written. Never raises."""
+    _keep(arg, f"done-{_slot(partition)}", partition, attempt, error="", trace="", output=output, at=at)
 
 
 def _slot(partition: str) -> int:
@@ -91,7 +92,15 @@ def _slot(partition: str) -> int:
 
 
 def _keep(
-    arg: OperationArg, slot: str, partition: str, attempt: str, *, error: str, trace: str, output: str
+    arg: OperationArg,
+    slot: str,
+    partition: str,
+    attempt: str,
+    *,
+    error: str,
+    trace: str,
+    output: str,
+    at: float,
 ) -> None:
     written = arg.uuid, bool(error)
     if not arg.location:
@@ -106,7 +115,7 @@ def _keep(
         uuid=arg.uuid,
         partition=partition,
         attempt=attempt,
-        at=time.time(),
+        at=at,
         error=error,
         trace=trace,
         output=end,

@@ -13,6 +13,7 @@ import pytest
 from distop.errors import Cancelled, InvalidArgument, JobFailed, Unavailable
 from distop.executor.host.scratch import Scratch
 from distop.executor.host.sidecar_folder import SidecarFolder
+from distop.executor.task import task
 from distop.executor.task.output import collected
 from distop.executor.task.session import Ownership, TaskSession
 from distop.executor.task.task import Task, TaskJob, TaskSummary, TaskWork
@@ -135,8 +136,8 @@ def run(operation: Scripted, port: ScriptedPort, *partitions: str, **given: Any)
     to_do = TaskWork(operation=operation, arg=arg, run_token=7, scratch=NOWHERE, tried=tried)
     session = NoPause(port, str(arg.id), 7, claims=to_do.claims)
     with collected() as output:
-        task = Task(to_do, session, "s1", clock=lambda: 1.0, rng=random.Random(1), output=output)
-        return task.run(partitions or ["0"])
+        made = Task(to_do, session, "s1", clock=lambda: 1.0, rng=random.Random(1), output=output)
+        return made.run(partitions or ["0"])
 
 
 def test_attempts_are_unique_and_begin_with_the_run_token() -> None:
@@ -215,6 +216,19 @@ def test_what_a_job_prints_and_logs_is_kept_whether_it_fails_or_not(
     assert (raised.partition, raised.trace, raised.output) == ("failing", "", "about to fail\n")
     assert "no such place" in raised.error
     assert "first" in capsys.readouterr().out
+
+
+def test_a_storage_that_hangs_delays_no_mark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What jobs have written is stored once all of a task's are marked."""
+
+    def loud(job: JobContext) -> dict[str, Any]:
+        print("loud")
+        return {}
+
+    port, marked = ScriptedPort(), list[int]()
+    monkeypatch.setattr(task, "keep_output", lambda *_, **__: marked.append(len(port.marks)))
+    run(Scripted(loud, loud), port, "0", "1")
+    assert marked == [2, 2]
 
 
 def test_a_job_that_logs_or_writes_what_cannot_be_written_does_not_fail_of_its_being_kept(
