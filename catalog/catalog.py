@@ -297,7 +297,7 @@ class EtcdCatalog(ViewCatalog):
         self._etcd = etcd
         self._pointers = Pointers(self._etcd, default_identity())
         self._namespaces = namespaces.Namespaces(self._pointers)
-        # Several threads read them; one at a time writes.
+        # Held also to read: a cache looks whether it has a key, and then takes it.
         self._remembering = Lock()
         self._storage: FIFOCache[str, StorageOptions] = FIFOCache(KEPT)
         """Storage options of tables that have some, by location."""
@@ -439,7 +439,8 @@ class EtcdCatalog(ViewCatalog):
         Raises as :meth:`commit`.
         """
         change = (table.name(), requirements, updates)
-        pointer = self._recent.get(namespaces.table_name(table.name()))
+        with self._remembering:
+            pointer = self._recent.get(namespaces.table_name(table.name()))
         if pointer and pointer.head and pointer.head.metadata_location == table.metadata_location:
             # Most often it is still as it was loaded. If not, nothing has happened; nor has anything been
             # learned if there seems to be nothing to do.
@@ -565,8 +566,8 @@ class EtcdCatalog(ViewCatalog):
                 f"Table {'.'.join(full)} exists in distop, but no operation has published anything to it yet"
             )
         storage, location = storage_of(pointer.record), pointer.record.location
-        if storage or self._storage.get(location):  # a dropped table's may be known
-            with self._remembering:
+        with self._remembering:
+            if storage or self._storage.get(location):  # a dropped table's may be known
                 self._storage[location] = storage
         return pointer, head
 
@@ -588,9 +589,10 @@ class EtcdCatalog(ViewCatalog):
         """See :class:`~distop.lake.pyiceberg_private.StagingCatalog`: with the storage options
         of the table and the properties of this catalog; those of the table are ignored."""
         storage, folder = None, location
-        while storage is None and folder:
-            folder = folder.rpartition("/")[0]
-            storage = self._storage.get(folder)
+        with self._remembering:
+            while storage is None and folder:
+                folder = folder.rpartition("/")[0]
+                storage = self._storage.get(folder)
         return file_io(location, storage, self.properties)
 
     def _create(self, identifier: str | Identifier, staged: StagedTable, *, written: bool = False) -> Table:

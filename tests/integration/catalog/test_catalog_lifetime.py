@@ -11,8 +11,10 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
+from cachetools import FIFOCache
 
 from distop.catalog.catalog import EtcdCatalog
 from distop.client import Client
@@ -21,7 +23,7 @@ from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
 from distop.metastore.etcd.sync import SyncEtcd
 from support.processes import sockets_of
-from support.tables.catalogs import SCHEMA, ids, make_catalog
+from support.tables.catalogs import SCHEMA, ids, ids_in, make_catalog
 from support.waiting import eventually
 
 FORKING = """
@@ -144,3 +146,27 @@ def test_a_closed_catalog_says_so(etcd: EtcdProcess, prefix: str, tmp_path: Path
     catalog.close()
     with pytest.raises(PreconditionFailed, match="closed"):
         catalog.list_namespaces()
+
+
+def test_a_table_that_is_forgotten_while_it_is_looked_up_is_no_error(catalog: EtcdCatalog) -> None:
+    """Threads share the catalog; above :data:`KEPT` tables each of them makes it forget others."""
+
+    class Full(FIFOCache[str, Any]):
+        def __contains__(self, key: object) -> bool:
+            if found := super().__contains__(key):
+                other = threading.Thread(target=self.forget)
+                other.start()
+                other.join(0.2)
+            return found
+
+        def forget(self) -> None:
+            with catalog._remembering:
+                self.clear()
+
+    catalog.create_namespace("default")
+    table = catalog.create_table("default.t", SCHEMA)
+    catalog._recent, catalog._storage = Full(2), Full(2)
+    catalog._storage[table.location()] = {}
+    catalog.file_io(f"{table.location()}/metadata/x")
+    catalog.load_table("default.t").append(ids(0, 1))
+    assert ids_in(catalog, "default.t") == [0]
