@@ -370,6 +370,6 @@ async def test_sessions_and_forms_are_of_all_coordinators(etcd_config: EtcdConfi
         await there.post("/sign-out")
 
         async def is_outside() -> bool:
-            return (await here.get("/")).headers.get("location") == "/sign-in"
+            return bool((await here.get("/")).headers.get("location") == "/sign-in")
 
         await eventually(is_outside)
