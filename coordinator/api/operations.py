@@ -137,9 +137,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
                 body,
                 instance=now.next_instance,
                 request=wanted,
-                retry_of=now.request.operation
-                if now.request and now.request.outcome != records.SUCCESS
-                else "",
+                before=now.request,
                 started_at=started_at,
                 started_by=started_by,
                 schedule=schedule,

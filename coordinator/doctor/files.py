@@ -33,7 +33,7 @@ from distop.metastore.backlog.undoing import Done, RollbackDifference, UndoneRec
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import KeyValue, Txn, unchanged
 from distop.metastore.records.names import OperationId
-from distop.metastore.records.operation import SUCCESS, HistoryRecord, RequestRecord
+from distop.metastore.records.operation import HistoryRecord, RequestRecord
 from distop.metastore.records.record import decode, readable
 from distop.metastore.records.table import Head, TableRecord, Watermarks
 from distop.metastore.records.watermarks import Chunks, Fetch, Marks, decode_recent, position
@@ -272,10 +272,10 @@ def counted_as_applied(table: ObservedTable, gone: Done, ends: Mapping[bytes, Ke
         if kv is None or not kv.exists:
             return False
         record, taken = decode(kv.value, RequestRecord, kv.key), known.get(name)
-        is_undone = taken is not None and taken.operation in ("", record.operation)
-        if record.outcome != SUCCESS or is_undone or record.forget_at <= now:
+        is_undone = taken is not None and taken.operation in ("", record.done_by)
+        if not record.done_by or is_undone or record.forget_at <= now:
             return False
-        return operation in ("", record.operation)
+        return operation in ("", record.done_by)
 
     return Done(
         batches={name: by for name, by in gone.batches.items() if is_applied(name, by, ordered=True)},

@@ -65,12 +65,7 @@ class StartBody:
 
         Raises :class:`~distop.errors.InvalidArgument` if the type cannot run in place of an earlier run.
         """
-        if again_of and not kind.can_replace:
-            raise InvalidArgument(
-                f"{kind.type} cannot run again in place of {again_of}",
-                hint="name another run: --run",
-                details={"field": "again_of"},
-            )
+        check_can_replace(kind, again_of)
         return StartRequest(
             table=self.table,
             type=self.type,
@@ -172,6 +167,16 @@ async def _follow_up(table: str, given: pb.FollowUp, work: Work, depth: int = 1)
     )
 
 
+def check_can_replace(kind: DistributedOperation, earlier: str) -> None:
+    """Raises :class:`~distop.errors.InvalidArgument` if an operation is replaced by one that cannot do it."""
+    if earlier and not kind.can_replace:
+        raise InvalidArgument(
+            f"{kind.type} cannot run again in place of {earlier}",
+            hint="name another run: --run",
+            details={"field": "again_of"},
+        )
+
+
 def check_scope(kind: DistributedOperation, obj: str) -> None:
     """Raises :class:`~distop.errors.InvalidArgument` when an object is missing or invalid."""
     if kind.scope is Scope.PER_OBJECT and not obj:
@@ -190,13 +195,18 @@ def operation_arg(
     request: StartRequest,
     started_at: float,
     started_by: str,
-    retry_of: str = "",
+    before: records.RequestRecord | None = None,
     follows: str = "",
     batches: Sequence[str] = (),
     unordered: str = "",
     schedule: str = "",
 ) -> records.OperationArg:
     """The record of a new operation.
+
+    Parameters
+    ----------
+    before:
+        The earlier record of its request.
 
     Raises :class:`~distop.errors.InvalidArgument` if the options do not allow it.
     """
@@ -222,8 +232,8 @@ def operation_arg(
         watermarks=plan.watermarks,
         options=wanted.options,
         request_id=request.request_id,
-        request_note=request.note(started_at),
-        retry_of=retry_of,
+        request_note=request.note(started_at, before),
+        retry_of=before.operation if before is not None and before.outcome != records.SUCCESS else "",
         started_at=started_at,
         started_by=started_by,
         claimed_by=acting.get().claimed if acting.get().subject else "",

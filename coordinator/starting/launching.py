@@ -111,6 +111,7 @@ class Launcher:
         ):
             log.info("launch_waits", extra={"table": keys.name, "of": whose, "operation": str(other)})
             return Launched.IN_THE_WAY
+        state = await starting.with_rows_to_replace(self._client, keys, request, state)
         planned, loop = (unique, body.object, body.digest), asyncio.get_running_loop()
         if kept is not None and kept[0] == planned and loop.time() - kept[1] < AGAIN_S:
             planning = kept[2]
@@ -126,6 +127,7 @@ class Launcher:
             body,
             instance=state.next_instance,
             request=request,
+            before=state.request,
             started_at=self._services.wall(),
             started_by=started_by,
             batches=batches,

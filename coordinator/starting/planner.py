@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from distop.coordinator.metrics.counts import Metrics
-from distop.coordinator.starting.body import StartBody
+from distop.coordinator.starting.body import StartBody, check_can_replace
 from distop.coordinator.work.processes import Call, Surroundings
 from distop.coordinator.work.work import Work
 from distop.errors import DeadlineExceeded, PreconditionFailed
@@ -131,6 +131,7 @@ class Planning:
         self._until = asyncio.get_running_loop().time() + (deadline_s or 0.0)
         self._made: tuple[Plan, PlanRequest] | None = None
         self._planned_on: tuple[KeyValue, ...] = ()
+        self._instead_of = ""
         self._took = 0.0, 0.0
 
     async def on(self, state: TableState) -> Plan:
@@ -138,6 +139,8 @@ class Planning:
 
         Raises as :meth:`Planner.plan`.
         """
+        if state.instead_of != self._instead_of:
+            self._made, self._instead_of = None, state.instead_of  # it would take other rows out
         if self._made is not None and self.is_for(state):
             return self._made[0]
         request = await self._request(state)
@@ -172,6 +175,7 @@ class Planning:
         return await self._planner.preview(self.kind, await self._request(state), self._deadline_s)
 
     async def _request(self, state: TableState) -> PlanRequest:
+        check_can_replace(self.kind, state.instead_of)
         active = await active_operations(self._client, self._keys) if self.kind.sees_active else ()
         return PlanRequest(
             table=state.record,

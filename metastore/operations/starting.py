@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Awaitable, Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -123,6 +124,7 @@ def _put(keys: TableKeys, arg: records.OperationArg, outcome: str) -> etcd.Put:
         operation=str(arg.id),
         digest=note.digest,
         call=note.call,
+        earlier=note.earlier,
         at=arg.started_at,
         forget_at=note.forget_at,
         outcome=outcome,
@@ -177,12 +179,17 @@ class StartRequest:
     sees_active: bool = False
     """Whether the plan reads what else runs on the table."""
 
-    def note(self, now: float) -> records.RequestNote:
-        """What is remembered of it."""
+    def note(self, now: float, before: records.RequestRecord | None = None) -> records.RequestNote:
+        """What is remembered of it; ``before``: the earlier record of its id."""
         keep_s = BRIEFLY_S if self.call == self.request_id else self.keep_s
         if not self.call:
             keep_s = max(keep_s, FENCE_S)
-        return records.RequestNote(digest=self.digest, call=self.call, forget_at=now + keep_s)
+        return records.RequestNote(
+            digest=self.digest,
+            call=self.call,
+            forget_at=now + keep_s,
+            earlier=before.done_by if before is not None else "",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -308,6 +315,22 @@ def answered_before(state: TableState, request: StartRequest) -> OperationId | N
             details={"operation": str(operation), "field": "request_id"},
         )
     return operation
+
+
+async def with_rows_to_replace(
+    client: EtcdClient, keys: TableKeys, request: StartRequest, state: TableState
+) -> TableState:
+    """The state for a start that :func:`answered_before` does not answer: the rows that an earlier operation
+    of the request has in the table are replaced, also if others have failed to replace them since.
+
+    A rollback afterwards moves the head, which the start compares.
+    """
+    if state.request is None or not state.request.done_by:
+        return state
+    with suppress(errors.RolledBack):
+        name = await effective_operation(client, keys, request.request_id, state.request)
+        return replace(state, instead_of=name)
+    return state
 
 
 def operation_in_the_way(
@@ -453,7 +476,7 @@ async def start(
             else:
                 if request.again_of != name:
                     return None, Started(operation=OperationId.parse(name), request=now.request)
-                now = replace(now, instead_of=request.again_of)
+        now = await with_rows_to_replace(client, keys, request, now)
         check_not_paused(now)
         if (other := operation_in_the_way(now.run_ops_kv.value, request, compatible)) is not None:
             raise errors.IncompatibleOperation(

@@ -234,6 +234,8 @@ class RequestNote(msgspec.Struct, kw_only=True, omit_defaults=True, rename="came
     """Id of its call."""
     forget_at: float = 0.0
     """Until when its id is remembered."""
+    earlier: str = ""
+    """The operation of this request that had succeeded last: its rows are replaced, unless they are gone."""
 
 
 class OperationArg(Record, kw_only=True):
@@ -498,6 +500,13 @@ class RequestRecord(Record, kw_only=True):
     """Until when it is remembered."""
     outcome: str = ""
     """The operation's outcome, as in the history; empty: it has not ended."""
+    earlier: str = ""
+    """The operation of this request that had succeeded last before ``operation`` began."""
+
+    @property
+    def done_by(self) -> str:
+        """The operation of this request that has succeeded last; empty: none."""
+        return self.operation if self.outcome == SUCCESS else self.earlier
 
 
 class ActiveRecord(Record, kw_only=True):

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from distop.client import AsyncTableHandle, Batch, Operation, OperationState, Snapshot
-from distop.errors import NotFound, RolledBack
+from distop.errors import InvalidArgument, NotFound, RolledBack
 from support.services.whole import Whole, error_of
 from support.waiting import eventually
 
@@ -332,3 +332,36 @@ async def test_a_backfill_is_retried_replaced_and_followed_by_command(service: W
     _, usage = await service.distop("batch", "backfill", "t", "--from", DAYS[0], "--status")
     assert "--batches" in usage["error"]["message"]
     assert await eventually(service.drained)
+
+
+async def test_a_request_whose_new_runs_have_failed_still_replaces_its_rows(service: Whole) -> None:
+    """A2: the new rows are in place of the old ones, also after tries that failed in between."""
+    source = service.source("s", 0, 2)
+
+    async def run(*, again: bool = False) -> Operation:
+        started = await service.client.start("t", "ingest", {"paths": [str(source)]}, run="r", again=again)
+        return await started.wait(timeout_s=60)
+
+    first = await run()
+    before = (await snapshots(service))[-1]
+    file = source if source.is_file() else next(source.iterdir())
+    whole = file.read_text()
+    file.write_text(whole + "x,k,2013-01-01\n")
+    failed = [await run(again=True), await run()]
+    assert [one.state for one in failed] == 2 * [OperationState.FAILED]
+    with pytest.raises(InvalidArgument, match="in place of t/ingest/1"):
+        await service.client.start("t", "noop", {"partitions": 0}, run="r")
+    service.source("s", 10, 3)
+    anew = await run()
+    assert (anew.facts["insteadOf"], anew.facts["removedRows"]) == (first.name, 2)
+    assert (await run()).name == anew.name
+    assert await asyncio.to_thread(service.ids) == [10, 11, 12]
+
+    # Rolled back after the next failure: the rows of the first one are in the table again, later none.
+    file.write_text(whole + "x,k,2013-01-01\n")
+    assert (await run(again=True)).state is OperationState.FAILED
+    await service.succeeds("rollback", snapshot=str(before.snapshot_id))
+    service.source("s", 20, 1)
+    anew = await run(again=True)
+    assert anew.facts["insteadOf"] == first.name
+    assert await asyncio.to_thread(service.ids) == [20]

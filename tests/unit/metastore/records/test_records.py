@@ -107,7 +107,7 @@ FIELDS: dict[typing.Any, st.SearchStrategy[typing.Any]] = {
         TEXT, st.dictionaries(TEXT, MOVES, max_size=2), max_size=2
     ),
     OperationOptions: OPTIONS,
-    RequestNote: st.builds(RequestNote, digest=TEXT, call=TEXT, forget_at=FLOATS),
+    RequestNote: st.builds(RequestNote, digest=TEXT, call=TEXT, forget_at=FLOATS, earlier=TEXT),
     FollowUpArg | None: st.one_of(st.none(), FOLLOW_UPS),
     list[HeldUp]: st.lists(st.builds(HeldUp, operation=TEXT, what=TEXT, since=FLOATS), max_size=2),
     list[LongCall]: st.lists(st.builds(LongCall, table=TEXT, what=TEXT, since=FLOATS), max_size=2),
