@@ -521,9 +521,12 @@ def argument_record(kind: DistributedOperation, argument: Any) -> dict[str, Any]
 
 
 def extended(argument: Mapping[str, Any], recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """The record of an argument, and what jobs need besides."""
+    """The record of an argument, and what jobs need besides.
+
+    Raises :class:`~distop.errors.InvalidArgument` for a field of the argument with the name of one.
+    """
     if taken := sorted(recorded.keys() & argument.keys()):
-        raise ValueError(f"an argument of such a plan has no {taken[0]!r}: declare a class for it")
+        raise invalid(taken[0], f"an argument of such a plan has no {taken[0]!r}: declare a class for it")
     return {**argument, **recorded}
 
 

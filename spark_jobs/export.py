@@ -13,6 +13,7 @@ from distop.errors import PreconditionFailed
 from distop.lake.storage.storage import storage_of
 from distop.operations import DistributedOperation, Effect, JobContext, Plan, PlanRequest
 from distop.operations.api import argument_record, extended
+from distop.operations.arguments import invalid
 from distop.operations.plans import A
 from distop.spark_jobs.tables import SnapshotGroups, open_snapshot, recorded
 
@@ -63,6 +64,11 @@ class Export(DistributedOperation[A]):
         location = request.head.metadata_location
         snapshot = open_snapshot(location, storage_of(table), snapshot_id=self.snapshot_id(request))
         if snapshot.snapshot is None:
+            if request.partitions:
+                raise invalid(
+                    "partitions",
+                    f"table {table.name!r} has no partition {request.partitions[0]!r}: it is empty",
+                )
             return Plan(partition_count=0)
         argument = extended(argument_record(self, request.argument), recorded(snapshot))
         names = SnapshotGroups.of(snapshot, 0).chosen(request.partitions)

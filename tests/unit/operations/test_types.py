@@ -139,7 +139,7 @@ def test_mistakes_of_the_author_are_refused_when_the_type_is_made_or_planned(tmp
     with pytest.raises(TypeError, match="argument of its own"):
         Trial(Own(), {"to": 1}).run()
     untyped = operation(lambda request: Plan.rows([1], NUMBERS))(lambda job: None)
-    with pytest.raises(ValueError, match="no 'mode': declare a class"):
+    with pytest.raises(InvalidArgument, match="no 'mode': declare a class"):
         Trial(untyped(), {"mode": "append"}, location=str(tmp_path))
 
 

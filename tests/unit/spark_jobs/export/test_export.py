@@ -56,6 +56,9 @@ def test_each_partition_is_sent_with_the_columns_of_the_table(tmp_path: Path) ->
 def test_a_table_without_partitions_is_one_and_a_table_without_rows_is_none(tmp_path: Path) -> None:
     assert Trial(Collected(), table=ROWS, location=str(tmp_path / "one")).names == ["all"]
     assert Trial(Collected(), table=ROWS.slice(0, 0), location=str(tmp_path / "none")).names == []
+    with pytest.raises(InvalidArgument, match="no partition 'nosuch'") as refused:
+        Trial(Collected(), table=ROWS.slice(0, 0), location=str(tmp_path / "no"), partitions=["nosuch"])
+    assert refused.value.details == {"field": "partitions"}
 
 
 def test_callers_choose_the_snapshot_and_some_of_its_partitions(tmp_path: Path) -> None:
@@ -98,8 +101,9 @@ def test_an_argument_without_a_class_takes_no_name_that_the_plan_needs(tmp_path:
         "to": "x",
         "rows": 30,
     }
-    with pytest.raises(ValueError, match="no 'snapshot': declare a class"):
+    with pytest.raises(InvalidArgument, match="no 'snapshot': declare a class") as refused:
         Trial(Untyped(), {"snapshot": "1"}, table=ROWS, location=str(tmp_path / "u"))
+    assert refused.value.details == {"field": "snapshot"}
 
 
 def test_the_example_leaves_the_file_of_the_attempt_that_counts(
