@@ -1,5 +1,6 @@
 """``export``: the partitions of a table as CSV files in a folder outside of it, a job a partition."""
 
+import glob
 from dataclasses import dataclass
 
 import fsspec
@@ -34,7 +35,7 @@ class CsvExport(Export[Target]):
             fs.rm_file(path)
 
     def cleanup(self, operation: OperationView[Target]) -> None:
-        fs, pattern = fsspec.core.url_to_fs(operation.argument.path(operation.arg.uuid, "*"))
-        for path in fs.glob(pattern):
+        fs, start = fsspec.core.url_to_fs(f"{operation.argument.to}/{operation.arg.uuid}.")
+        for path in fs.glob(f"{glob.escape(start)}*.csv"):
             if path.split(".")[-2] not in operation.attempts:
                 fs.rm_file(path)

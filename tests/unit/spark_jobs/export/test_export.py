@@ -111,7 +111,7 @@ def test_the_example_leaves_the_file_of_the_attempt_that_counts(
 ) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
     kind = importlib.import_module("exports").CsvExport()
-    folder = tmp_path / "exported"
+    folder = tmp_path / "exported [1]*"
     folder.mkdir()
     trial = Trial(kind, {"to": str(folder)}, table=ROWS, location=str(tmp_path), table_options=BY_KIND)
     for _ in range(2):  # the second attempts count
