@@ -339,6 +339,17 @@ async def test_of_what_is_parked_only_decisions_that_count_are_offered(
     assert told.remedy.endswith(f"distop operation resolve {led} {offered}")
 
 
+async def test_a_completion_that_hangs_says_in_one_finding_how_it_failed_before(
+    practice: Practice, led: OperationId
+) -> None:
+    """C10, U1"""
+    await _parked(practice, led, CompletionRecord(attempts=2, error="no room", running="a hook"))
+    told = [one.finding for one in await practice.examine() if one.finding.code.startswith("COMPLETION_")]
+    assert [one.code for one in told] == ["COMPLETION_HANGS"]
+    assert "after 2 failed attempts" in told[0].sentence
+    assert "no room" in told[0].sentence
+
+
 async def test_a_leader_without_a_lease_makes_room_for_others(practice: Practice, led: OperationId) -> None:
     await practice.put(practice.table.coordinator, LeaderRecord(member="c"))
     assert await practice.codes() == {"KEY_WITHOUT_LEASE"}
