@@ -126,8 +126,8 @@ class Outcomes:
         operations the one that began first may be the last to fail."""
         self.failures: list[AlertRecord] = []
         """Those that were not delivered yet."""
-        self.succeeded: dict[str, int] = {}
-        """The last success, by the name of a failure."""
+        self.succeeded: dict[str, AlertRecord] = {}
+        """The last success, by the name of the failures that it ends: what :func:`failed` makes of it."""
         self.all_read = True
 
     @property
@@ -149,7 +149,7 @@ class Outcomes:
         alert = failed(operation, record, revision)
         name = name_of(alert)
         if record.outcome == "success":
-            self.succeeded[name] = max(operation.instance, self.succeeded.get(name, 0))
+            self.succeeded[name] = max(alert, self.succeeded.get(name, alert), key=_ended_at)
         is_new = revision > self.known.get(name, 0) and record.finished_at > self._cursor.at - MOVED_S
         if record.outcome == "failed" and is_new:
             self.failures.append(alert)
@@ -333,19 +333,25 @@ def changes(
     ]
     ended = [record for name, record in delivered.items() if record.kind != FAILED and name not in now]
     failures = {name: record for name, record in delivered.items() if record.kind == FAILED}
-    for failure in sorted(outcomes.failures, key=lambda failure: failure.revision):
+    for failure in sorted(outcomes.failures, key=_ended_at):
         firing.append(failure)
         failures[name_of(failure)] = failure
     ended += [
         failure
         for name, failure in failures.items()
-        if outcomes.succeeded.get(name, 0) > _instance(failure) or failure.table not in tables
+        if failure.table not in tables
+        or ((success := outcomes.succeeded.get(name)) and _ended_at(success) > _ended_at(failure))
     ]
     return [*((FIRING, alert) for alert in firing), *((RESOLVED, alert) for alert in ended)]
 
 
-def _instance(failure: AlertRecord) -> int:
-    return OperationId.parse(failure.operation).instance
+def _instance(alert: AlertRecord) -> int:
+    return OperationId.parse(alert.operation).instance
+
+
+def _ended_at(alert: AlertRecord) -> tuple[int, int]:
+    """Orders operations by their ends. Records that were moved together share a revision."""
+    return alert.revision, _instance(alert)
 
 
 async def read_alerts(client: EtcdClient) -> dict[str, Delivered]:

@@ -67,6 +67,13 @@ def test_a_failure_is_sent_also_if_it_began_before_one_that_was_sent() -> None:
     assert sent([ended(5, "failed"), last], before=[failed(*last)]) == []
 
 
+def test_a_failure_ends_with_a_success_that_was_recorded_after_it_and_not_with_one_that_began_later() -> None:
+    last = ended(5, "failed", revision=99)
+    assert sent([ended(6, "success"), last]) == [(FIRING, "flights/ingest/5", 105.0)]
+    resolved = [(RESOLVED, "flights/ingest/5", 105.0)]
+    assert sent([ended(4, "success", revision=100)], before=[failed(*last)]) == resolved
+
+
 def test_a_condition_that_has_begun_anew_is_sent_again() -> None:
     first = late("flights", 7, 100.0, 60.0, now=200.0)
     assert first is not None
