@@ -43,7 +43,7 @@ from distop.metastore.etcd.watch import WatchBatch, follow
 from distop.metastore.members.installation import enter
 from distop.metastore.records.names import OperationId, prefix_end
 from distop.metastore.records.operation import HistoryRecord
-from distop.metastore.records.record import decode, encode
+from distop.metastore.records.record import decode, encode, readable
 from distop.metastore.records.table import AlertCursor, AlertRecord
 from distop.metastore.tables.registry import table_names
 from distop.process.loop import kept_running, notify_manager
@@ -68,8 +68,8 @@ SEND_S = 120.0
 """For how long one look sends, in seconds: what it knows grows old."""
 
 MOVED_S = 3600.0
-"""How long before the cursor's time an operation may have ended whose record is newer than the cursor. One
-that ended earlier has only been moved: its table was renamed."""
+"""How long before the cursor's time an operation may have ended whose record, in a history that is read as a
+whole, is newer than the cursor. One that ended earlier was probably moved: its table was renamed."""
 
 SHARE = 20
 """A look is followed by a pause of this many times the duration of its reads, so that these take 5 % of a
@@ -129,20 +129,28 @@ class Outcomes:
         self.succeeded: dict[str, AlertRecord] = {}
         """The last success, by the name of the failures that it ends: what :func:`failed` makes of it."""
         self.all_read = True
+        self.skipped = set[str]()
+        """Tables with records that seem to have been moved."""
 
     @property
     def is_empty(self) -> bool:
         return not self.failures and not self.succeeded
 
-    async def read(self, client: EtcdClient, histories: Sequence[bytes]) -> None:
-        """Read some keys of the history; those that do not exist say nothing."""
+    async def read(
+        self, client: EtcdClient, histories: Sequence[bytes], *, ended_after: float = 0.0
+    ) -> None:
+        """Read some keys of the history; those that do not exist say nothing. Operations that ended earlier
+        than ``ended_after``, in seconds since the Unix epoch, are skipped."""
         gets = [Get(key) for key in histories]
         read = await client.read_many(gets)
         kvs = (read.single(index, get.key) for index, get in enumerate(gets))
         new = (kv for kv in kvs if kv.mod_revision > self._cursor.revision)
         for operation, kv in named(new, client.keyspace.parse_history):
-            with suppress(CorruptRecord):  # the doctor reports it
-                self.add(operation, decode(kv.value, HistoryRecord, kv.key), kv.mod_revision)
+            record = readable(kv.value, HistoryRecord, kv.key)  # the doctor reports one that is not
+            if record is not None and record.finished_at < ended_after:
+                self.skipped.add(operation.table)
+            elif record is not None:
+                self.add(operation, record, kv.mod_revision)
 
     def add(self, operation: OperationId, record: HistoryRecord, revision: int) -> None:
         """Add how one has ended, and at which revision."""
@@ -150,8 +158,7 @@ class Outcomes:
         name = name_of(alert)
         if record.outcome == "success":
             self.succeeded[name] = max(alert, self.succeeded.get(name, alert), key=_ended_at)
-        is_new = revision > self.known.get(name, 0) and record.finished_at > self._cursor.at - MOVED_S
-        if record.outcome == "failed" and is_new:
+        if record.outcome == "failed" and revision > self.known.get(name, 0):
             self.failures.append(alert)
 
     async def read_all(self, client: EtcdClient) -> None:
@@ -166,7 +173,12 @@ class Outcomes:
                     page = await client.get_range(
                         prefix, prefix_end(prefix), written_from=since, keys_only=True
                     )
-                    await self.read(client, [kv.key for kv in page.kvs])
+                    ended_after = self._cursor.at - MOVED_S
+                    await self.read(client, [kv.key for kv in page.kvs], ended_after=ended_after)
+        if self.skipped:
+            reason = "operations ended long before: the table was renamed, or the clock of a coordinator is behind"
+            tables = {"tables": len(self.skipped), "first": min(self.skipped)}
+            log.warning("alerts_skipped", extra={**tables, "reason": reason})
 
 
 class Alerting:
