@@ -244,7 +244,7 @@ class Alerting:
         records = await read_alerts(client)
         delivered = {name: record for name, (record, _) in records.items()}
         current, tables = await self._tables.read(now, delivered)
-        current += await read_parked(client, active)
+        current += await read_parked(client, active, delivered)
         outcomes = Outcomes(cursor, records)
         # The records of a table that is gone may have been moved, with a new name of it.
         if complete and tables.issuperset(operation.table for operation in ended):
@@ -420,7 +420,7 @@ async def current_alerts(client: EtcdClient, lateness: Lateness) -> list[AlertRe
     Those that were delivered have a time in ``delivered_at``."""
     delivered = {name: record for name, (record, _) in (await read_alerts(client)).items()}
     current, _ = await TableAlerts(client, lateness).read(time.time(), delivered)
-    current += await read_parked(client, await active_operations(client))
+    current += await read_parked(client, await active_operations(client), delivered)
     alerts = [record for record in delivered.values() if record.kind == FAILED]
     for alert in current:
         before = delivered.get(name_of(alert))

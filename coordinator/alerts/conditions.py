@@ -20,7 +20,7 @@ from distop.metastore.etcd.txn import Get, KeyValue, named
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.names import OperationId, prefix_end
 from distop.metastore.records.operation import CompletionRecord, HistoryRecord
-from distop.metastore.records.record import decode
+from distop.metastore.records.record import decode, readable
 from distop.metastore.records.table import AlertRecord, AuditRecord
 from distop.metastore.tables.registry import table_names
 
@@ -93,13 +93,14 @@ def parked(operation: OperationId, completion: CompletionRecord) -> AlertRecord 
     )
 
 
-def blocked(table: str, ordering: KeyValue) -> Iterator[AlertRecord]:
+def blocked(table: str, ordering: KeyValue, delivered: Mapping[str, AlertRecord]) -> Iterator[AlertRecord]:
     """The alerts for batches that wait for a decision: one that blocks the others, and those without an order
-    that have failed."""
+    that have failed. If the record cannot be read, those that were delivered have not ended."""
     try:
         record = ordering_of(ordering)
-    except CorruptRecord:
-        return  # the doctor reports it
+    except CorruptRecord:  # the doctor reports it
+        yield from (alert for alert in delivered.values() if (alert.kind, alert.table) == (BLOCKED, table))
+        return
     for block in (record.blocked, *record.failed):
         if block is not None:
             yield AlertRecord(
@@ -129,16 +130,20 @@ def late(table: str, revision: int, moved_at: float, limit_s: float, now: float)
     )
 
 
-async def read_parked(client: EtcdClient, operations: Sequence[OperationId]) -> list[AlertRecord]:
-    """The alerts for those of the active operations that are parked."""
+async def read_parked(
+    client: EtcdClient, operations: Sequence[OperationId], delivered: Mapping[str, AlertRecord]
+) -> list[AlertRecord]:
+    """The alerts for those of the active operations that are parked. If a record cannot be read, an alert that
+    was delivered has not ended."""
     gets = [Get(client.keyspace.operation(operation).completion) for operation in operations]
     read = await client.read_many(gets)
     alerts = list[AlertRecord]()
     for index, (operation, get) in enumerate(zip(operations, gets, strict=True)):
         kv = read.single(index, get.key)
-        with suppress(CorruptRecord):
-            if kv.exists and (alert := parked(operation, decode(kv.value, CompletionRecord, kv.key))):
-                alerts.append(alert)
+        record = readable(kv.value, CompletionRecord, kv.key)
+        known = delivered.get(f"{PARKED}:{operation}") if kv.exists else None
+        if alert := parked(operation, record) if record is not None else known:
+            alerts.append(alert)
     return alerts
 
 
@@ -187,7 +192,7 @@ class TableAlerts:
         kvs = [read.single(index, get.key) for index, get in enumerate(gets)]
         alerts = list[AlertRecord]()
         for name, kv in zip(names, kvs, strict=False):
-            alerts += blocked(name, kv) if kv.exists else ()
+            alerts += blocked(name, kv, self._delivered) if kv.exists else ()
         for keys, kv in zip(limited, kvs[len(tables) :], strict=True):
             limit_s = self._lateness.limit_s(keys.name)
             if kv.exists and limit_s is not None:
@@ -228,7 +233,7 @@ async def count_tables(client: EtcdClient) -> dict[str, int]:
     tables it takes 0.2 s of processor time, and etcd as much."""
     space = client.keyspace
     alerts, _ = await TableAlerts(client, Lateness()).read(0.0, {})
-    alerts += await read_parked(client, await active_operations(client))
+    alerts += await read_parked(client, await active_operations(client), {})
     waiting = await client.scan(space.waiting, keys_only=True)
     tables = {(alert.kind, alert.table) for alert in alerts}
     tables |= {(WAITING, operation.table) for operation, _ in named(waiting.kvs, space.parse_waiting)}

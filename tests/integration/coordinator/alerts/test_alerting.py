@@ -10,14 +10,15 @@ from typing import Any
 
 import pytest
 
-from distop.coordinator.alerts.alerting import Alerting, AlertingConfig
+from distop.coordinator.alerts.alerting import Alerting, AlertingConfig, current_alerts
+from distop.coordinator.alerts.conditions import BLOCKED, PARKED, Lateness, name_of
 from distop.coordinator.alerts.webhook import Webhook
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import HistoryRecord
 from distop.metastore.records.record import encode
-from distop.metastore.records.table import AlertCursor
+from distop.metastore.records.table import AlertCursor, AlertRecord
 from distop.process.secret import Secret
 from support.etcd.starts import make_table
 from support.waiting import eventually
@@ -87,3 +88,18 @@ async def test_a_failure_of_a_coordinator_whose_clock_is_behind_is_sent_and_no_r
             await eventually(lambda: ("firing", "failed:behind/noop") in receiver.accepted)
     assert [vars(record)["first"] for record in caplog.records if record.msg == "alerts_skipped"] == ["moved"]
     assert len(receiver.accepted) == 2
+
+
+async def test_what_cannot_be_read_ends_no_alert(client: EtcdClient) -> None:
+    space, parked = client.keyspace, OperationId("bad", "noop", 1)
+    await make_table(client, "bad")
+    records = [
+        AlertRecord(kind=BLOCKED, table="bad", batch="a"),
+        AlertRecord(kind=PARKED, table="bad", operation=str(parked)),
+    ]
+    for record in records:
+        await client.put(space.alert(name_of(record)), encode(record))
+    await client.put(space.active_operation(parked), b"")
+    for key in (space.table("bad").ordering, space.operation(parked).completion):
+        await client.put(key, b"{")
+    assert await current_alerts(client, Lateness()) == records
