@@ -12,7 +12,7 @@ import asyncio
 import logging
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -34,7 +34,7 @@ from distop.coordinator.alerts.conditions import (
     read_parked,
 )
 from distop.coordinator.alerts.webhook import Webhook
-from distop.errors import CorruptRecord, DistopError, PreconditionFailed
+from distop.errors import CorruptRecord, DistopError, PreconditionFailed, Unavailable
 from distop.metastore.etcd.client import EtcdClient, Listing
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.txn import DeleteRange, Get, KeyValue, Put, Txn, named, unchanged
@@ -63,6 +63,9 @@ MOST_FAILURES = 10_000
 
 LISTING_S = 0.1
 """Pause while the active operations are listed for the first time."""
+
+MOST_UNANSWERED = 2
+"""A look sends nothing more after so many alerts in a row without an answer: the webhook is away."""
 
 SEND_S = 120.0
 """For how long one look sends, in seconds: what it knows grows old."""
@@ -100,7 +103,7 @@ class Followed:
     """Up to where the index of active operations was followed."""
     active: set[OperationId]
     ended: set[OperationId] = field(default_factory=set)
-    """Those that are no longer active, and whose end was not delivered yet."""
+    """Those whose end was not delivered yet, or not looked up."""
     complete: bool = False
     """Whether ``ended`` has all that ended after the cursor; else the histories have to be read."""
 
@@ -135,6 +138,11 @@ class Outcomes:
     @property
     def is_empty(self) -> bool:
         return not self.failures and not self.succeeded
+
+    def of(self, names: Set[str]) -> set[OperationId]:
+        """The operations whose ends are failures of these names, or end those."""
+        ends = (*self.failures, *self.succeeded.values())
+        return {OperationId.parse(end.operation) for end in ends if name_of(end) in names}
 
     async def read(
         self, client: EtcdClient, histories: Sequence[bytes], *, ended_after: float = 0.0
@@ -176,7 +184,7 @@ class Outcomes:
                     ended_after = self._cursor.at - MOVED_S
                     await self.read(client, [kv.key for kv in page.kvs], ended_after=ended_after)
         if self.skipped:
-            reason = "operations ended long before: the table was renamed, or the clock of a coordinator is behind"
+            reason = "operations ended long before: renamed, or the clock of a coordinator is behind"
             tables = {"tables": len(self.skipped), "first": min(self.skipped)}
             log.warning("alerts_skipped", extra={**tables, "reason": reason})
 
@@ -201,6 +209,8 @@ class Alerting:
         self._wall = wall
         self._tables = TableAlerts(client, config.lateness)
         self._followed: Followed | None = None
+        self._unanswered = set[str]()
+        """Names of alerts that got no answer, and were not delivered since."""
         self._reads_s = 0.0
 
     async def run(self) -> None:
@@ -253,13 +263,15 @@ class Alerting:
         else:
             await outcomes.read_all(client)
         self._reads_s = loop.time() - began
-        sent = await self._send(changes(current, outcomes, delivered, tables), records)
-        if not (sent and outcomes.all_read):
+        names = await self._send(changes(current, outcomes, delivered, tables), records)
+        if not outcomes.all_read:
             return
-        if revision > cursor.revision and not outcomes.is_empty:
+        unsent = outcomes.of(names)
+        if revision > cursor.revision and not (unsent or outcomes.is_empty):
             value = encode(AlertCursor(revision=revision, at=now))
             await settle(client, Txn((unchanged(cursor_kv),), (Put(cursor_kv.key, value),)))
         followed.ended.difference_update(ended)
+        followed.ended.update(unsent)
         followed.complete = True
 
     async def _cursor(self, revision: int, now: float) -> tuple[KeyValue, AlertCursor]:
@@ -273,31 +285,41 @@ class Alerting:
         kv = await self._client.get(key)  # another process may have been faster
         return kv, decode(kv.value, AlertCursor, key)
 
-    async def _send(self, changed: Iterable[tuple[str, AlertRecord]], records: dict[str, Delivered]) -> bool:
-        """Whether everything was delivered. ``records`` is kept up to date."""
-        loop, left_out, refused = asyncio.get_running_loop(), 0, set[str]()
+    async def _send(
+        self, changed: Iterable[tuple[str, AlertRecord]], records: dict[str, Delivered]
+    ) -> set[str]:
+        """Send what has changed, and return the names of what was not delivered. ``records`` is kept up to
+        date."""
+        loop, left_out, in_a_row, unsent = asyncio.get_running_loop(), 0, 0, set[str]()
         until = loop.time() + SEND_S
-        for status, alert in changed:
+        # What a webhook cannot answer must not hold up the others in each look: it is sent after them.
+        for status, alert in sorted(changed, key=lambda change: name_of(change[1]) in self._unanswered):
             name, at = name_of(alert), self._wall()
             no_room = status == FIRING and name not in records and len(records) >= MOST_DELIVERED
-            if no_room or loop.time() > until:
+            if no_room or in_a_row == MOST_UNANSWERED or loop.time() > until:
                 left_out += 1
+                unsent.add(name)
                 continue
-            if name in refused or (status == RESOLVED and name not in records):
+            if name in unsent or (status == RESOLVED and name not in records):
                 continue  # a later failure must not hide one that was not delivered
             try:
                 page = self._config.page
                 await self._webhook.send(payload(alert, status, at, self._client.keyspace.name, page))
-            except PreconditionFailed as error:
-                # It must not hold up the others. It is sent again by the next look.
-                log.warning("alert_refused", extra={"alert": name, "error": str(error)})
-                refused.add(name)
+            except (PreconditionFailed, Unavailable) as error:
+                # It is sent again by the next look.
+                log.warning("alert_undelivered", extra={"alert": name, "error": str(error)})
+                unsent.add(name)
+                in_a_row = in_a_row + 1 if isinstance(error, Unavailable) else 0
+                if in_a_row:
+                    self._unanswered.add(name)
                 continue
+            in_a_row = 0
             log.info("alert_sent", extra={"alert": name, "status": status})
             await self._record(name, alert if status == FIRING else None, at, records)
         if left_out:
             log.warning("alerts_left_out", extra={"alerts": left_out, "delivered": len(records)})
-        return not (left_out or refused)
+        self._unanswered &= unsent
+        return unsent
 
     async def _record(
         self, name: str, alert: AlertRecord | None, at: float, records: dict[str, Delivered]

@@ -133,8 +133,8 @@ def late(table: str, revision: int, moved_at: float, limit_s: float, now: float)
 async def read_parked(
     client: EtcdClient, operations: Sequence[OperationId], delivered: Mapping[str, AlertRecord]
 ) -> list[AlertRecord]:
-    """The alerts for those of the active operations that are parked. If a record cannot be read, an alert that
-    was delivered has not ended."""
+    """The alerts for those of the active operations that are parked. If a record cannot be read, an alert
+    that was delivered has not ended."""
     gets = [Get(client.keyspace.operation(operation).completion) for operation in operations]
     read = await client.read_many(gets)
     alerts = list[AlertRecord]()

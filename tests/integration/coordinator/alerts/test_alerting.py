@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
-from distop.coordinator.alerts.alerting import Alerting, AlertingConfig, current_alerts
+from distop.coordinator.alerts import alerting as alerting_module
+from distop.coordinator.alerts.alerting import Alerting, AlertingConfig, Outcomes, current_alerts
 from distop.coordinator.alerts.conditions import BLOCKED, PARKED, Lateness, name_of
 from distop.coordinator.alerts.webhook import Webhook
+from distop.errors import PreconditionFailed, Unavailable
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.records.names import OperationId
@@ -42,6 +44,11 @@ class Receiver(Webhook):
         if name in self.errors:
             raise self.errors[name]
         self.accepted.append((document["status"], name))
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(alerting_module, "SHARE", 0)
 
 
 @asynccontextmanager
@@ -88,6 +95,37 @@ async def test_a_failure_of_a_coordinator_whose_clock_is_behind_is_sent_and_no_r
             await eventually(lambda: ("firing", "failed:behind/noop") in receiver.accepted)
     assert [vars(record)["first"] for record in caplog.records if record.msg == "alerts_skipped"] == ["moved"]
     assert len(receiver.accepted) == 2
+
+
+async def test_alerts_that_get_no_answer_or_are_refused_hold_up_no_others(
+    client: EtcdClient, etcd_config: EtcdConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor are all histories read again for them; and each arrives when it is accepted."""
+    receiver, read_all, times = Receiver(), Outcomes.read_all, list[int]()
+
+    async def counted(outcomes: Outcomes, client: EtcdClient) -> None:
+        times.append(1)
+        await read_all(outcomes, client)
+
+    monkeypatch.setattr(Outcomes, "read_all", counted)
+    bad = ("a", "b", "c", "d")
+    await ready(client, *bad, "good")
+    for table in (*bad, "good"):
+        await end(client, table)
+    receiver.errors = {f"failed:{table}/noop": Unavailable("status 500") for table in bad}
+    receiver.errors["failed:d/noop"] = PreconditionFailed("status 400")
+    async with alerting(client, etcd_config, receiver):
+        await eventually(lambda: ("firing", "failed:good/noop") in receiver.accepted)
+        asked = len(receiver.asked)
+        await eventually(lambda: len(receiver.asked) > asked + 2 * len(bad))
+        assert len(times) == 1
+        await end(client, "a", outcome="success", instance=2)
+        await client.put(client.keyspace.active_operation(OperationId("a", "noop", 2)), b"")
+        receiver.errors.clear()
+        expected = [*(("firing", f"failed:{table}/noop") for table in (*bad, "good"))]
+        expected.append(("resolved", "failed:a/noop"))
+        await eventually(lambda: len(receiver.accepted) == len(expected))
+    assert sorted(receiver.accepted) == expected
 
 
 async def test_what_cannot_be_read_ends_no_alert(client: EtcdClient) -> None:
