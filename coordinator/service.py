@@ -429,11 +429,15 @@ async def _report(
 
 
 async def _count_tables(client: EtcdClient, metrics: Metrics) -> None:
-    """Keep the counts of tables that are blocked, parked or waiting."""
+    """Keep the counts of tables that are blocked, parked or waiting; none while etcd cannot be read."""
     clock = asyncio.get_running_loop().time
     while True:
         began = clock()
-        metrics.tables(await count_tables(client))
+        try:
+            metrics.tables(await count_tables(client))
+        except BaseException:
+            metrics.tables({})
+            raise
         await asyncio.sleep(max(COUNT_EVERY_S, COUNT_SHARE * (clock() - began)))
 
 

@@ -144,9 +144,7 @@ class Outcomes:
         ends = (*self.failures, *self.succeeded.values())
         return {OperationId.parse(end.operation) for end in ends if name_of(end) in names}
 
-    async def read(
-        self, client: EtcdClient, histories: Sequence[bytes], *, ended_after: float = 0.0
-    ) -> None:
+    async def read(self, client: EtcdClient, histories: Sequence[bytes], *, ended_after: float = 0.0) -> None:
         """Read some keys of the history; those that do not exist say nothing. Operations that ended earlier
         than ``ended_after``, in seconds since the Unix epoch, are skipped."""
         gets = [Get(key) for key in histories]

@@ -59,7 +59,7 @@ class Metrics:
 
     def tables(self, counts: Mapping[str, int]) -> None:
         """How many tables of the installation are in a condition that deserves a look: see
-        :func:`~distop.coordinator.alerts.conditions.count_tables`."""
+        :func:`~distop.coordinator.alerts.conditions.count_tables`. Empty: nobody knows."""
 
     def leadership_lost(self) -> None:
         """A table is no longer led here, without having been handed over."""

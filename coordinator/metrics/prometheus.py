@@ -122,6 +122,8 @@ class PrometheusMetrics(Metrics):
         self._ticks.labels(self._type(type_name), "started" if started else "skipped").inc()
 
     def tables(self, counts: Mapping[str, int]) -> None:
+        if not counts:
+            self._tables.clear()
         for condition, count in counts.items():
             self._tables.labels(condition).set(count)
 

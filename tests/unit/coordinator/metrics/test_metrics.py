@@ -2,14 +2,17 @@
 
 import json
 import re
+from typing import cast
 
 import pytest
 
+from distop.coordinator import service
 from distop.coordinator.metrics import prometheus
 from distop.coordinator.metrics.counts import Metrics, code_of
 from distop.coordinator.metrics.prometheus import MAX_TYPES, PrometheusMetrics
 from distop.coordinator.state.tracker import Tracked
 from distop.errors import Conflict, EtcdUnavailable, OutcomeUnknown
+from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import free_port
 from distop.metastore.etcd.txn import KeyValue
@@ -127,6 +130,22 @@ def test_parked_operations_are_counted_until_somebody_decides():
     assert value(metrics, "distop_operations_parked", type="noop") == 1
     one.decision = ResolveRecord(action="retry")
     assert value(metrics, "distop_operations_parked", type="noop") == 0
+
+
+async def test_tables_are_not_counted_while_etcd_cannot_be_read(monkeypatch: pytest.MonkeyPatch):
+    metrics, counts = PrometheusMetrics(), [{"blocked": 2}]
+
+    async def count(_: object) -> dict[str, int]:
+        if not counts:
+            assert value(metrics, "distop_tables", condition="blocked") == 2
+            raise EtcdUnavailable("it is away")
+        return counts.pop()
+
+    monkeypatch.setattr(service, "count_tables", count)
+    monkeypatch.setattr(service, "COUNT_EVERY_S", 0.0)
+    with pytest.raises(EtcdUnavailable):
+        await service._count_tables(cast(EtcdClient, None), metrics)
+    assert value(metrics, "distop_tables", condition="blocked") is None
 
 
 def test_elections_and_failures():
