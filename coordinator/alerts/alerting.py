@@ -256,7 +256,7 @@ class Alerting:
         outcomes = Outcomes(cursor, records)
         # The records of a table that is gone may have been moved, with a new name of it.
         if complete and tables.issuperset(operation.table for operation in ended):
-            operations = (*active, *ended)
+            operations = {*active, *ended}
             await outcomes.read(client, [space.table(each.table).history(each) for each in operations])
         else:
             await outcomes.read_all(client)

@@ -114,6 +114,7 @@ async def test_alerts_that_get_no_answer_or_are_refused_hold_up_no_others(
         await end(client, table)
     receiver.errors = {f"failed:{table}/noop": Unavailable("status 500") for table in bad}
     receiver.errors["failed:d/noop"] = PreconditionFailed("status 400")
+    await client.put(client.keyspace.active_operation(OperationId("d", "noop", 1)), b"")  # being cleaned up
     async with alerting(client, etcd_config, receiver):
         await eventually(lambda: ("firing", "failed:good/noop") in receiver.accepted)
         asked = len(receiver.asked)
