@@ -92,6 +92,8 @@ class Airflow:
             "AIRFLOW_HOME": str(home),
             "AIRFLOW_CONN_DISTOP_DEFAULT": json.dumps(connection | {"extra": {"page": "http://page:7071"}}),
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            # SQLite has one writer at a time; on a busy machine others wait for it longer than five seconds.
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db?timeout=60",
             "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
             "AIRFLOW__CORE__PARALLELISM": "4",
             "AIRFLOW__CORE__DEFAULT_TASK_RETRY_DELAY": "1",
