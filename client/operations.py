@@ -89,7 +89,7 @@ class OperationError(Model):
 
     @property
     def retryable(self) -> bool:
-        """Whether another operation like it may succeed without a change. Of a job, its own error tells.
+        """Whether another operation like it may succeed without a change. For a job, its own error decides.
 
         What comes from outside of distop (a disk, a network) may pass; what a user has aborted does not.
         """

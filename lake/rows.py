@@ -130,7 +130,7 @@ class IcebergOutput(FormatOutput):
             raise PreconditionFailed(
                 f"table {table.name!r} holds files of an earlier partitioning: it is unknown which of "
                 "their rows are in a partition of the present one",
-                hint="compact brings them into the present one; or overwrite the whole table",
+                hint="compact rewrites them in the present one; or overwrite the whole table",
                 details={"field": "mode"},
             )
 

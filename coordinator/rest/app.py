@@ -62,7 +62,7 @@ class Repeats:
         self._catalog, self._answers = catalog, RememberedAnswers(catalog.etcd)
 
     def has_answered(self, key: str) -> bool:
-        """Whether a request with this key was executed, whoever has sent it."""
+        """Whether a request with this key was executed, for any sender."""
         try:
             return self._answers.has(_checked(key))
         except InvalidArgument:

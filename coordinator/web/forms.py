@@ -110,7 +110,7 @@ class Forms:
                 await self._give_back(lease)
             raise
         done = Put(key, encode(AnswerRecord(digest=own, result=address)), lease)
-        with suppress(DistopError):  # without it, whoever sends the form again is to look
+        with suppress(DistopError):  # without it, a sender of the form again has to look
             await settle(self._client, Txn(then=(done,)))
         return address
 

@@ -64,7 +64,7 @@ class OperationTrigger(BaseTrigger):
                 ended = asyncio.ensure_future(client.operation(self._operation).wait())
                 shortest = asyncio.ensure_future(asyncio.sleep(SHORTEST_WAIT_S))
                 try:
-                    # Not awaited itself: gRPC would replace the cancellation by which Airflow tells a kill.
+                    # Not awaited itself: gRPC would replace the cancellation by which Airflow reports a kill.
                     await asyncio.wait([ended, shortest])
                 finally:
                     ended.cancel()
@@ -78,7 +78,7 @@ class OperationTrigger(BaseTrigger):
         """Cancel the operation, since a user has ended the task.
 
         Airflow also calls this in a triggerer that was away for so long that another one has taken its
-        triggers over. That is no loss of rows: a task that is told of this cancellation starts anew.
+        triggers over. That is no loss of rows: a task that is notified of this cancellation starts anew.
         """
         async with await DistopHook(self._connection).aget_conn() as client:
             await client.operation(self._operation).cancel(ENDED_BY_AIRFLOW)
