@@ -7,7 +7,7 @@ workers do. The clock runs from the StartOperation call until the caller has bee
 begins once the collector has removed the keys of the one before. The baselines of the same run and the same
 etcd, from one process: single conditional transactions, 32 in flight; and as many of them in groups of 120,
 four groups in flight, which is the most that etcd can do for such results. What traces cost is measured with
-three more installations on the same etcd, of which one sends traces to a collector: they take turns.
+trios of installations on the same etcd, of which one sends traces to a collector: they take turns.
 """
 
 from __future__ import annotations
@@ -26,7 +26,17 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from common import Processes, one_operation, peak_mb, print_json, print_table, run_on_own_etcd, sized, until
+from common import (
+    Processes,
+    cpu_s,
+    one_operation,
+    peak_mb,
+    print_json,
+    print_table,
+    run_on_own_etcd,
+    sized,
+    until,
+)
 
 from distop.client import AsyncClient
 from distop.metastore.etcd.client import EtcdClient
@@ -41,7 +51,7 @@ GROUP, GROUPS_IN_FLIGHT = 120, 4
 ROUNDS = dict(zip(SIZES, sized((5, 5, 2), (1, 1, 1)), strict=True))
 ONE_JOB_ROUNDS = sized(200, 3)
 RAW_TXNS, IN_FLIGHT = sized(10_000, 100), 32
-TRACED_ROUNDS = sized(48, 1)
+TRIOS, TRIO_ROUNDS = sized((9, 9), (1, 1))
 TABLE = "bench"
 
 
@@ -133,32 +143,44 @@ async def installed(config: EtcdConfig, folder: Path, processes: Processes) -> A
     await etcd.close()
 
 
-async def traced_over_plain(config: EtcdConfig, folder: Path) -> tuple[float, float]:
-    """The rate of an installation that sends traces over that of one that does not, and that of a second one
-    that does not over the same: how far two alike differ. All three are new; medians of rounds in which each
-    runs once, in turns first."""
+async def traced_over_plain(config: EtcdConfig, folder: Path) -> dict[str, float]:
+    """What traces cost, as figures: the rate of an installation that sends them over that of one that does
+    not, and the same of two that do not, as the medians of several trios of new installations: one differs
+    from the next by some percent whatever it does. And the processor time that an operation with traces takes
+    more in the coordinator, in ms."""
     received: list[int] = []
-    took: dict[str, list[float]] = {"plain": [], "again": [], "traced": []}
-    async with AsyncExitStack() as stack:
-        url = stack.enter_context(collector(received))
-        installations: dict[str, Installation] = {}
-        for name in took:
-            own = replace(config, prefix=f"{config.prefix}{name.title()}")
-            env = {**own.to_env(), **({VARIABLE: url} if name == "traced" else {})}
-            processes = stack.enter_context(Processes(folder / name, env))
-            installations[name] = await stack.enter_async_context(installed(own, folder / name, processes))
-        for number in range(TRACED_ROUNDS):
-            names = deque(took)
+    traced, again, more_ms = list[float](), list[float](), list[float]()
+    with collector(received) as url:
+        for number in range(TRIOS):
+            names = deque(("plain", "again", "traced"))
             names.rotate(number)
-            for name in names:
-                took[name].append(await installations[name].operation(COMPARED))
+            async with AsyncExitStack() as stack:
+                installations: dict[str, Installation] = {}
+                for name in names:
+                    own = replace(config, prefix=f"{config.prefix}{name.title()}{number}")
+                    env = {**own.to_env(), **({VARIABLE: url} if name == "traced" else {})}
+                    processes = stack.enter_context(Processes(folder / f"{name}{number}", env))
+                    installations[name] = await stack.enter_async_context(
+                        installed(own, folder / f"{name}{number}", processes)
+                    )
+                took: dict[str, list[float]] = {name: [] for name in names}
+                began = {name: cpu_s(each.coordinator) for name, each in installations.items()}
+                for _ in range(TRIO_ROUNDS):
+                    names.rotate()
+                    for name in names:
+                        took[name].append(await installations[name].operation(COMPARED))
+                cpu = {name: cpu_s(each.coordinator) - began[name] for name, each in installations.items()}
+            seconds = {name: statistics.median(times) for name, times in took.items()}
+            traced.append(seconds["plain"] / seconds["traced"])
+            again.append(seconds["plain"] / seconds["again"])
+            more_ms.append((cpu["traced"] - (cpu["plain"] + cpu["again"]) / 2) / TRIO_ROUNDS * 1000)
     if not received:
         raise SystemExit("the collector has received nothing")
-    pairs = list(zip(took["plain"], took["again"], took["traced"], strict=True))
-    return (
-        statistics.median(plain / traced for plain, _, traced in pairs),
-        statistics.median(plain / again for plain, again, _ in pairs),
-    )
+    return {
+        "traced_over_plain_10k": round(statistics.median(traced), 3),
+        "plain_over_plain_10k": round(statistics.median(again), 3),
+        "traced_more_cpu_ms_10k": round(statistics.median(more_ms), 1),
+    }
 
 
 async def measured(
@@ -179,10 +201,7 @@ async def measured(
                     grouped.append(await raw_grouped_rate(plain.etcd, size))
             marks[size] = json.loads(plain.results.read_text().splitlines()[-1])
         memory = peak_mb(plain.coordinator)
-    compared = {}
-    if LARGEST in sizes:
-        traced, again = await traced_over_plain(config, folder)
-        compared = {"traced_over_plain_10k": round(traced, 3), "plain_over_plain_10k": round(again, 3)}
+    compared = await traced_over_plain(config, folder) if LARGEST in sizes else {}
     median = {size: statistics.median(times) for size, times in taken.items()}
     rows = [
         (

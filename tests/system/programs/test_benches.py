@@ -43,7 +43,7 @@ KEYS = {
     },
     "commits": words("append_20_s append_40_s commit_1000_over_10"),
     "completions": COMPLETIONS
-    | words("one_job_p50_ms plain_over_plain_10k seconds_100k traced_over_plain_10k"),
+    | words("one_job_p50_ms plain_over_plain_10k seconds_100k traced_more_cpu_ms_10k traced_over_plain_10k"),
     "failover": words("crash_over_ttl_s_max graceful_ms_max rebuild_10k_s"),
     "index": words("build_s files_opened_fraction index_files_opened lookup_speedup"),
     "merge": words("recent_over_pyiceberg recent_over_spark spread_over_spark"),
