@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Self
 
 import msgspec
@@ -148,13 +149,13 @@ _registered = ""
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
-    """Errors of DuckDB as their first lines."""
+def _explained() -> Iterator[ModuleType]:
+    """DuckDB, and its errors as their first lines."""
     import duckdb
 
     data = duckdb.DataError, duckdb.InvalidInputException, duckdb.OutOfMemoryException, MemoryError
     try:
-        yield
+        yield duckdb
     except data as error:
         raise NotEvaluable(_first_line(error) or "it takes too much memory") from None
     except duckdb.Error as error:
@@ -163,11 +164,9 @@ def _explained() -> Iterator[None]:
 
 def _open(at: str, config: dict[str, Any], settings: list[str]) -> None:
     global _connection
-    import duckdb
-
     if _connection is None:
         _limit()
-    with _explained():
+    with _explained() as duckdb:
         _connection = duckdb.connect(at, config=config)
         for setting in settings:
             _connection.execute(setting)

@@ -25,6 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -276,6 +277,7 @@ class Cluster:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.kafka = library("confluent_kafka", "kafka", "reading from Kafka")
+        self._admin_api = import_module("confluent_kafka.admin")
         self.servers = servers
         self.timeout_s = timeout_s
         self._clock = clock
@@ -338,9 +340,7 @@ class Cluster:
 
     def _ends(self, name: str, partitions: Sequence[int], deadline: float) -> dict[int, int]:
         """The first offset of each partition that no record has, stable or not."""
-        from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
-
-        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        latest = self._admin_api.OffsetSpec.latest()
         subject = f"topic {name!r}"
         left = self._left(subject, deadline)
         with self.explained(subject):
@@ -374,9 +374,10 @@ class Cluster:
     @cached_property
     def _admin(self) -> AdminClient:
         # The consumer can ask neither for the id of a topic nor for offsets that are not stable.
-        from confluent_kafka.admin import AdminClient
-
-        return AdminClient(revealed(self._settings) | {"error_cb": self._note}, logger=logger)
+        admin: AdminClient = self._admin_api.AdminClient(
+            revealed(self._settings) | {"error_cb": self._note}, logger=logger
+        )
+        return admin
 
     @contextmanager
     def explained(self, subject: str) -> Iterator[None]:

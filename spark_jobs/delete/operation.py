@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -19,6 +19,9 @@ from distop.operations import (
     StepRecord,
 )
 from distop.operations.arguments import invalid
+
+if TYPE_CHECKING:
+    from distop.lake.rewriting.plan import Concerned, DeletePlan
 
 MAX_WHERE_CHARACTERS = 100_000
 
@@ -77,10 +80,7 @@ class Delete(DistributedOperation[DeleteArgument]):
         PreconditionFailed
             The table has another format, files that cannot be read here, or no such branch.
         """
-        from distop.spark_jobs.delete.job import plan_deletion
-
-        argument = _checked(request)
-        plan, concerned = plan_deletion(request, argument.condition, argument.branch)
+        plan, concerned = _planned(request)
         return Plan(argument=msgspec.to_builtins(plan), partition_count=len(concerned.jobs))
 
     def plan_holds(self, plan: Plan, made_on: PlanRequest, request: PlanRequest) -> bool:
@@ -92,10 +92,7 @@ class Delete(DistributedOperation[DeleteArgument]):
 
     def preview(self, request: PlanRequest[DeleteArgument]) -> Mapping[str, Any]:
         """How many files would be read by how many jobs, and how many are removed as a whole."""
-        from distop.spark_jobs.delete.job import plan_deletion
-
-        argument = _checked(request)
-        _, concerned = plan_deletion(request, argument.condition, argument.branch)
+        _, concerned = _planned(request)
         return {
             "jobs": len(concerned.jobs),
             "filesToRead": sum(map(len, concerned.jobs)),
@@ -125,7 +122,9 @@ class Delete(DistributedOperation[DeleteArgument]):
         return run_job(job)
 
 
-def _checked(request: PlanRequest[DeleteArgument]) -> DeleteArgument:
+def _planned(request: PlanRequest[DeleteArgument]) -> tuple[DeletePlan, Concerned]:
+    from distop.spark_jobs.delete.job import plan_deletion
+
     if request.table.format != "iceberg":
         raise PreconditionFailed(
             f"table {request.table.name!r} has format {request.table.format}, this is for Iceberg tables",
@@ -137,4 +136,4 @@ def _checked(request: PlanRequest[DeleteArgument]) -> DeleteArgument:
             "a deletion does not take partitions",
             "say it in the condition: --arg where=\"kind = 'a' and ...\"",
         )
-    return request.argument
+    return plan_deletion(request, request.argument.condition, request.argument.branch)
