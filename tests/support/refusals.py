@@ -10,12 +10,19 @@ from distop.errors import DistopError, InvalidArgument
 
 @contextmanager
 def refused(
-    field: str, match: str | None = None, error: type[DistopError] = InvalidArgument
+    field: str = "",
+    match: str | None = None,
+    error: type[DistopError] = InvalidArgument,
+    **details: object,
 ) -> Iterator[pytest.ExceptionInfo[DistopError]]:
-    """Expect an error that names this field; ``match``: and whose message holds this."""
+    """Expect an error of this class, and so of its code, that names this field and has these details.
+
+    ``match`` is for what only the message says: a pattern of the words that tell the error from others.
+    """
     with pytest.raises(error, match=match) as caught:
         yield caught
-    assert caught.value.details["field"] == field, caught.value
+    expected = {name: str(value) for name, value in details.items()} | ({"field": field} if field else {})
+    assert caught.value.details | expected == caught.value.details, caught.value
 
 
 def traced(caplog: pytest.LogCaptureFixture, event: str) -> type[BaseException] | None:

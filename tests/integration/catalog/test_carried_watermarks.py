@@ -132,7 +132,7 @@ def test_a_branch_that_was_overtaken_is_not_made_the_main_one(catalog: EtcdCatal
     table = branched(catalog)
     table.append(ids(3, 1), branch="side", snapshot_properties={AT: "3"})
     table.refresh().append(ids(2, 1), snapshot_properties={AT: "2"})
-    with pytest.raises(WatermarkConflict, match="is at '2', but was at None"):
+    with pytest.raises(WatermarkConflict, match=r"'2'.* None"):
         forward(table, "side")
     with pytest.raises(WatermarkConflict):
         table.refresh().append(ids(4, 1), branch="side", snapshot_properties={AT: "4"})

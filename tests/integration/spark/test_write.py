@@ -147,7 +147,7 @@ async def test_a_batch_is_recognised_when_its_request_is_forgotten(driver: Drive
 async def test_a_new_query_that_does_not_begin_with_its_first_batch_is_refused(driver: Driver) -> None:
     """P15: its checkpoint has lost its id, and it would write everything again; somebody may want that."""
     target, written = await driver.written(0)
-    with pytest.raises(StreamGap, match=r"no batch of stream:q, whose first one would be batch 2") as gap:
+    with pytest.raises(StreamGap) as gap:
         await driver.publish(batch(target, 2), written)
     assert gap.value.details == {"source": "stream:q", "partition": "batch", "watermark": "", "batch": "2"}
     assert gap.value.hint.endswith("distop watermark set t stream:q batch 1")
@@ -168,12 +168,10 @@ async def test_batches_that_a_rollback_has_undone_are_not_passed_over(driver: Dr
     for number in (1, 2):
         await driver.write_batch(number, number * 12)
     await driver.service.succeeds("rollback", snapshot=first.facts["snapshotId"])
-    with pytest.raises(StreamGap, match=r"batch 3 of stream:q does not follow batch 0, .* batches 1 to 2"):
+    with refused(error=StreamGap, match="batches 1 to 2", watermark=0, batch=3):
         await driver.write_batch(3, 36)
     assert (await driver.write_batch(1, 12)).is_own
-    with pytest.raises(
-        StreamGap, match=r"does not follow batch 1, .* rows of batch 2 would be missing"
-    ) as gap:
+    with refused(error=StreamGap, match="rows of batch 2", watermark=1, batch=3) as gap:
         await driver.write_batch(3, 36)
     assert gap.value.hint.endswith("distop watermark set t stream:q batch 2")
     target, written = await driver.written(24)
@@ -190,7 +188,7 @@ async def test_a_write_that_was_rolled_back_is_not_called_published(driver: Driv
     first, last = await driver.write(0), await driver.write(12, request_id="w")
     await driver.service.succeeds("rollback", snapshot=first.facts["snapshotId"])
     target, written = await driver.written(12)
-    with pytest.raises(RolledBack, match="t/rollback/1"):
+    with refused("request_id", error=RolledBack, by="t/rollback/1"):
         await driver.publish(plain(target, request_id="w"), written)
     assert await driver.give_up(plain(target, request_id="w"))
     await driver.service.at_rest()

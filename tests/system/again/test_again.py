@@ -11,6 +11,7 @@ import pytest
 
 from distop.client import AsyncTableHandle, Batch, Operation, OperationState, Snapshot
 from distop.errors import InvalidArgument, NotFound, RolledBack
+from support.refusals import refused
 from support.services.whole import Whole, error_of
 from support.waiting import eventually
 
@@ -120,9 +121,9 @@ async def test_a_request_that_was_rolled_back_is_refused_by_name(service: Whole)
     await asyncio.to_thread(appended)
     first, *_, last = await snapshots(service)
     assert (await rolled_back(service, first))["undoneRequests"] == ["monday", "run-1"]
-    with pytest.raises(RolledBack, match="t/rollback/1"):
+    with refused("request_id", error=RolledBack, by="t/rollback/1"):
         await service.client.start("t", "ingest", argument, run="run-1")
-    with pytest.raises(RolledBack, match="t/rollback/1"):
+    with refused("request_id", error=RolledBack, by="t/rollback/1"):
         await asyncio.to_thread(appended)
     assert await asyncio.to_thread(service.ids) == [1]
     await service.client.start("t", "ingest", argument, run="run-2")

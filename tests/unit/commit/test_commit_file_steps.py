@@ -216,7 +216,7 @@ def test_a_source_that_is_not_what_was_written_is_not_published(world: World) ->
     for now in wrong:
         world.write(source.url, now)
         before = world.contents()
-        with pytest.raises(StepConflict, match="is not the file to publish"):
+        with pytest.raises(StepConflict, match="file to publish"):
             step_of(record).execute(world.context)
         assert world.contents() == before
 
@@ -327,7 +327,7 @@ def test_only_the_planned_file_is_deleted(world: World) -> None:
     if world.place("old").is_local:
         os.utime(world.place("old").path, (1, 1))
     for act in ("verify", "execute"):
-        with pytest.raises(StepConflict, match="has changed since its deletion was planned") as caught:
+        with pytest.raises(StepConflict) as caught:
             getattr(step_of(argument.record()), act)(world.context)
         assert caught.value.details["planned"] != caught.value.details["found"]
     assert world.read("old") == b"new"
@@ -367,7 +367,7 @@ def test_a_marker_belongs_to_one_operation(world: World) -> None:
     assert world.read("day=1/_SUCCESS") == TOKEN.encode()
     other = replace(world.context, token="t/k/4/u2")
     for act in (step_of(record).verify, step_of(record).execute):
-        with pytest.raises(StepConflict, match="belongs to 't/k/3/u1', not to 't/k/4/u2'"):
+        with pytest.raises(StepConflict, match=r"'t/k/3/u1', .*'t/k/4/u2'"):
             act(other)
     assert step_of(record).undo(other), "there is nothing of this operation"
     assert world.read("day=1/_SUCCESS") == TOKEN.encode()

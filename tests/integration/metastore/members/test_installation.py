@@ -16,6 +16,7 @@ from distop.metastore.records.table import TableRecord
 from distop.proto.identity import own_version
 from support.etcd.lossy import Fault, LossyClient
 from support.etcd.starts import make_table
+from support.refusals import refused
 from support.services.coordinators import config_of, members, running
 
 
@@ -48,7 +49,7 @@ async def test_another_layout_is_refused_and_nothing_is_written(
     else:
         await client.put(client.keyspace.installation, encode(InstallationRecord(layout=layout)))
     before = await client.scan(client.keyspace.prefix)
-    with pytest.raises(OtherLayout, match=f"layout {layout}, this version of distop has layout {LAYOUT}"):
+    with refused(error=OtherLayout, match=f"layout {LAYOUT}", layout=layout):
         await enter(client)
     coordinator = Coordinator(config_of(etcd_config))
     with pytest.raises(OtherLayout):

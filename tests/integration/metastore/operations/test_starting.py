@@ -22,6 +22,7 @@ from distop.metastore.records.record import decode
 from distop.metastore.records.table import decode_run_ops
 from support.etcd.lossy import Fault, LossyClient
 from support.etcd.starts import begin, make_table
+from support.refusals import refused
 
 
 @pytest.fixture(autouse=True)
@@ -118,7 +119,7 @@ async def test_types_that_name_each_other_run_side_by_side(client: EtcdClient) -
     """O3."""
     await begin(client, kind="a")
     await begin(client, kind="b", compatible=lambda other: other == "a")
-    with pytest.raises(IncompatibleOperation, match="t/b/1"):
+    with refused(error=IncompatibleOperation, operation="t/b/1"):
         await begin(client, kind="c", compatible=lambda other: other == "a")
     assert await running(client) == {"a": ["1"], "b": ["1"]}
 
@@ -176,7 +177,7 @@ async def test_a_request_id_with_another_body_is_an_error(client: EtcdClient) ->
     """O7."""
     await begin(client, request_id="r", body=1)
     before = await everything(client)
-    with pytest.raises(RequestIdReused, match="t/noop/1"):
+    with refused("request_id", error=RequestIdReused, operation="t/noop/1"):
         await begin(client, request_id="r", body=2)
     assert await everything(client) == before
 

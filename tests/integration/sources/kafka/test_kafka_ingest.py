@@ -1,7 +1,6 @@
 """Records of a Kafka topic into a table: real brokers, plans, jobs and commit steps; no etcd, no Spark."""
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +103,7 @@ def test_of_two_over_the_same_offsets_one_wins(ingesting: Ingesting, topic: Kafk
         ingesting.move_watermarks(first, jobs)
     assert ids(ingesting) == list(range(30))
     explicit = topic.argument(**{"from": {"0": 0, "1": 0, "2": 0}, "to": {"0": 10}})
-    with pytest.raises(AlreadyIngested, match=r"partition 0 of kafka://.* up to offset 10: 0 is before it"):
+    with refused("kafka.from", error=AlreadyIngested, watermark="10"):
         ingesting.start(kafka=explicit)
     ingesting.ingest(kafka=explicit, reingest=True)
     assert len(ingesting.rows("id")) == 60
@@ -126,7 +125,7 @@ def test_a_gap_at_the_start_is_refused_or_skipped_on_purpose(ingesting: Ingestin
     topic.ids(0, 30)
     ingesting.ingest(kafka=topic.argument())
     topic.forget(1)
-    with pytest.raises(OffsetsLost, match=r"partition 1 of .* no longer has offsets 10 to ") as lost:
+    with refused(error=OffsetsLost, partition="1", missingFrom="10") as lost:
         ingesting.start(kafka=topic.argument())
     assert "--kafka-on-gap skip" in lost.value.hint
     gone = int(lost.value.details["missingTo"]) - 10
@@ -162,7 +161,7 @@ def test_what_is_lost_while_the_operation_runs_is_noticed(
     arg = ingesting.start(kafka=topic.argument(on_gap=on_gap), schema={"id": "long"})
     topic.forget(0)
     if on_gap == "fail":
-        with pytest.raises(OffsetsLost, match="no longer has offsets 0 to 19") as lost:
+        with refused(error=OffsetsLost, missingFrom="0") as lost:
             ingesting.run(arg)
         assert not lost.value.retryable
         assert staged_files(ingesting) == []
@@ -182,11 +181,8 @@ def test_a_topic_made_anew_is_not_taken_for_the_old_one(ingesting: Ingesting, br
     anew = brokers.anew(topic)
     for count in (9, 90):
         anew.ids(0, count)
-        with pytest.raises(
-            OffsetsLost, match=rf"has the id .*, but had {re.escape(marks[TOPIC_ID])} when it was"
-        ) as lost:
+        with refused(error=OffsetsLost, source=name, watermark=marks[TOPIC_ID]):
             ingesting.start(kafka=anew.argument())
-    assert lost.value.details["source"] == name
     ingesting.ingest(kafka=anew.argument(), source="orders")
     noted = ingesting.watermarks["orders"]
     assert ids(ingesting) == sorted([*range(60), *range(9), *range(90)])
@@ -202,7 +198,7 @@ def test_a_topic_made_anew_while_the_operation_runs_is_noticed(
     topic.ids(0, 30)
     arg = ingesting.start(kafka=topic.argument())
     brokers.anew(topic).ids(1000, 60)
-    with pytest.raises(OffsetsLost, match="was created again since the operation started") as anew:
+    with pytest.raises(OffsetsLost, match="created again") as anew:
         ingesting.run(arg)
     assert not anew.value.retryable
     assert staged_files(ingesting) == []
@@ -242,9 +238,8 @@ def test_a_bad_record_fails_the_job_and_says_where_it_stands(ingesting: Ingestin
     good = [{"id": number} for number in range(500)]
     topic.produce([*good, b'{"id": "x"}', *good], 2)
     arg = ingesting.start(kafka=topic.argument(), schema={"id": "long"})
-    with pytest.raises(BadRow, match=rf"{topic.name}, partition 2, offset 500: column 'id'") as bad:
+    with refused(error=BadRow, match=rf"{topic.name}, .*column 'id'", partition=2, offset=500):
         ingesting.run(arg)
-    assert bad.value.details["offset"] == "500"
     assert staged_files(ingesting) == []
 
 
@@ -346,7 +341,7 @@ def test_columns_are_those_of_the_table_whatever_keys_come(ingesting: Ingesting,
     ingesting.ingest(kafka=topic.argument())
     assert ingesting.rows("id", "note") == [(1, "x"), (2, None), (3, "y")]
     topic.produce([{"id": 4, "new": 1}], 0)
-    with pytest.raises(BadRow, match="offset 3: column 'new' is not wanted"):
+    with refused(error=BadRow, match="column 'new'", offset=3):
         ingesting.ingest(kafka=topic.argument())
     ingesting.ingest(kafka=topic.argument(), on_new_columns="ignore")
     assert ids(ingesting) == [1, 2, 3, 4]
@@ -418,10 +413,10 @@ def test_brokers_that_are_away_are_said_within_the_time_limit(ingesting: Ingesti
     topic.ids(0, 300)
     arg = ingesting.start(kafka=topic.argument(timeout_s=1))
     with brokers.down():
-        with pytest.raises(KafkaUnavailable, match=r"topic .* cannot be read now") as away:
+        with pytest.raises(KafkaUnavailable) as away:
             ingesting.start(kafka=topic.argument(timeout_s=1))
         assert away.value.retryable
-        with pytest.raises(KafkaUnavailable, match=r"from offset 0 on \(to 100\)"):
+        with pytest.raises(KafkaUnavailable, match=r"offset 0 .*100"):
             ingesting.run(arg)
         assert staged_files(ingesting) == []
     ingesting.finish(arg, ingesting.run(arg))
@@ -431,9 +426,8 @@ def test_brokers_that_are_away_are_said_within_the_time_limit(ingesting: Ingesti
 def test_a_topic_that_is_not_there_is_not_made(ingesting: Ingesting, topic: KafkaTopic) -> None:
     missing = topic.argument(topic="missing-topic")
     for _ in range(2):
-        with pytest.raises(SourceUnreadable, match="there is no topic 'missing-topic' on") as refused:
+        with refused("kafka.topic", "'missing-topic'", SourceUnreadable):
             ingesting.start(kafka=missing)
-    assert refused.value.details["field"] == "kafka.topic"
 
 
 def test_no_secret_is_kept(ingesting: Ingesting, topic: KafkaTopic, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from distop.metastore.etcd.txn import KeyValue, unchanged
 from distop.metastore.records.operation import WatermarkMove
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import Head
+from support.refusals import refused
 from support.tables.publishing import ROWS, Table, local, new_table, rows
 
 
@@ -224,7 +225,7 @@ def test_an_unexpected_snapshot_refuses_an_overwrite(table: Table) -> None:
             IcebergOverwrite({"expectedSnapshotId": given}).prepare(table.context(mine))
         assert caught.value.details["snapshot"] == str(table.record().snapshot_id)
         assert caught.value.details["by"] == "flights/ingest/3"
-    with pytest.raises(HeadConflict, match="began on no snapshot of table"):
+    with refused(error=HeadConflict, expected=""):
         IcebergAppend({"expectedSnapshotId": None}).prepare(table.context(mine))
     now = {"expectedSnapshotId": str(table.record().snapshot_id)}
     table.publish(mine, IcebergOverwrite(now))

@@ -10,6 +10,7 @@ from distop.errors import LocationInUse, LocationNotOwned
 from distop.lake.cleanup.purge import check_removal, purge
 from distop.lake.layout.staging import give_folder_up, is_free, owners, take_folder
 from distop.metastore.records.table import TableRecord
+from support.refusals import refused
 
 
 def table(location: str, uuid: str = "u", found_empty: bool = False) -> TableRecord:
@@ -84,7 +85,7 @@ def test_a_folder_in_another_tables_is_known_through_links(tmp_path: Path, insid
     (tmp_path / "t" / "data").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "t" / "data")
     for call in (take_folder, is_free):
-        with pytest.raises(LocationInUse, match="lies in the folder of another table"):
+        with refused("location", "lies in", LocationInUse):
             call(f"file://{tmp_path}/{inside}", "v")
     assert names(tmp_path) == {"t/_distop/table-u"}
     assert take_folder(f"file://{tmp_path}/beside", "v")
@@ -161,6 +162,6 @@ def test_in_an_object_store_names_are_no_patterns() -> None:
     assert purge("memory:///own/t", "u")
     assert sorted(store.find("/own")) == ["/own/a/x", "/own/t2/x"]
     assert take_folder("memory:///own/t", "u")
-    with pytest.raises(LocationInUse, match="lies in"):
+    with refused("location", "lies in", LocationInUse):
         take_folder("memory:///own/t/data", "v")
     store.rm("/own", recursive=True)

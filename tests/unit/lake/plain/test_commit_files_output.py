@@ -26,6 +26,7 @@ from distop.metastore.etcd.txn import KeyValue, Put
 from distop.metastore.records.keyspace import Keyspace
 from distop.metastore.records.record import decode
 from distop.metastore.records.table import Head
+from support.refusals import refused
 from support.sources.s3 import S3
 from support.tables.plain_tables import PlainTable
 from support.tables.publishing import ROWS, rows
@@ -149,7 +150,7 @@ def test_files_of_another_table_are_not_replaced(tmp_path: Path, mode: str) -> N
     (tmp_path / "tree").mkdir()
     tree = PlainTable(f"file://{tmp_path}/here", {})
     take_folder(f"{tree.location}/other", "of another installation")
-    with pytest.raises(LocationInUse, match="has in it"):
+    with refused("location", "has in it", LocationInUse):
         tree.planned(rows(0, 3), mode=mode)
 
 

@@ -200,7 +200,7 @@ def test_a_value_that_a_table_cannot_hold_is_a_bad_row(tmp_path: Path, why: str)
     written = record({"id": "long", "v": optional("long")}) if kind == "int" else schema
     rows = [{"id": number, "v": value if number == 2 else None} for number in (1, 2, 3)]
     path = by_hand(ingesting, schema, block(written, rows))
-    with pytest.raises(BadRow, match=r"a\.avro, row 2: column 'v'"):
+    with refused(error=BadRow, match="column 'v'", row=2):
         ingesting.ingest(paths=path)
     jobs = ingesting.ingest(paths=path, on_bad_rows="quarantine")
     [entry] = quarantined(ingesting, jobs)
@@ -291,7 +291,7 @@ def test_snappy_and_zstandard_are_read(ingesting: Ingesting) -> None:
     ingesting.ingest(paths=path, mode="overwrite", reingest=True)
     assert ingesting.read()["a"].to_pylist() == list(range(1000))
     wrong = by_hand(ingesting, schema, (count, packed + b"abcd"), codec="snappy")
-    with pytest.raises(JobFailed, match="the checksum of a block is another"):
+    with pytest.raises(JobFailed, match="checksum"):
         ingesting.ingest(paths=wrong, reingest=True, schema={"a": "long"})
 
 
@@ -309,7 +309,7 @@ def test_a_small_block_that_becomes_too_large_is_refused(
         "zstandard": lambda: pa.Codec("zstd").compress(data, asbytes=True),
     }[codec]()
     path = by_hand(ingesting, record({"a": "long"}), (200_000, packed), codec=codec)
-    with pytest.raises(JobFailed, match="a block of more than 100,000 bytes"):
+    with pytest.raises(JobFailed, match="100,000 bytes"):
         ingesting.ingest(paths=path)
 
 
@@ -359,9 +359,8 @@ def test_files_that_cannot_be_rows_are_refused_at_the_start(
     ingesting: Ingesting, schema: Any, said: str
 ) -> None:
     path = by_hand(ingesting, schema)
-    with pytest.raises(SourceUnreadable, match=r"a\.avro") as caught:
+    with refused("paths", re.escape(said), SourceUnreadable, path=f"file://{path}"):
         ingesting.start(paths=path)
-    assert said in str(caught.value)
 
 
 def test_many_fields_from_few_types_are_refused(ingesting: Ingesting) -> None:
@@ -372,7 +371,7 @@ def test_many_fields_from_few_types_are_refused(ingesting: Ingesting) -> None:
         first = {"name": "a", "type": kind}
         again = {"name": "b", "type": "int" if level == 0 else f"T{level - 1}"}
         kind = {"type": "record", "name": name, "fields": [first, again]}
-    with pytest.raises(SourceUnreadable, match="more than 10,000 fields in one record"):
+    with pytest.raises(SourceUnreadable, match="10,000 fields"):
         ingesting.start(paths=by_hand(ingesting, record({"a": kind})))
 
 
@@ -380,9 +379,9 @@ def test_other_files_are_no_avro_files(ingesting: Ingesting) -> None:
     for content in (b"a\n1\n", b"Obj\x01", b"Obj\x01\xff\xff\xff\xff\xff\xff\xff\xff\x7f"):
         path = Path(by_hand(ingesting, record({"a": "int"})))
         path.write_bytes(content)
-        with pytest.raises(SourceUnreadable, match=r"a\.avro is not an Avro file"):
+        with refused("paths", "not an Avro file", SourceUnreadable, path=f"file://{path}"):
             ingesting.start(paths=str(path))
-    with pytest.raises(SourceUnreadable, match="is compressed with 'lzo'; known are null, deflate, snappy"):
+    with refused("paths", "'lzo'; .*null, deflate, snappy", SourceUnreadable):
         ingesting.start(paths=by_hand(ingesting, record({"a": "int"}), codec="lzo"))
     with refused("format", "does not show its format"):
         ingesting.start(paths=write(ingesting, record({"a": "int"}), [], "a.avro.gz"))
@@ -433,7 +432,7 @@ def test_a_later_file_with_other_types_fails(ingesting: Ingesting) -> None:
     ]
     write(ingesting, record({"a": ["int", "string"]}), [{"a": 1}], "017.avro")
     arg = ingesting.start(paths=paths)
-    with pytest.raises(JobFailed, match="union of int and string in column 'a', which cannot become int64"):
+    with pytest.raises(JobFailed, match=r"union of int and string .*'a'"):
         ingesting.run(arg)
 
 
@@ -471,6 +470,5 @@ def test_without_the_library_it_is_said_what_to_install(
 ) -> None:
     path = write(ingesting, record({"a": "long"}), [{"a": 1}])
     monkeypatch.setitem(sys.modules, "fastavro", None)
-    with pytest.raises(ExtraMissing, match="reading Avro files needs the package fastavro") as missing:
+    with refused(error=ExtraMissing, extra="avro", package="fastavro"):
         ingesting.start(paths=path)
-    assert missing.value.hint == "pip install 'distop[avro]'"

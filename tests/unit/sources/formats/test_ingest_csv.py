@@ -194,7 +194,7 @@ def test_compressed_files_are_read_whole(ingesting: Ingesting) -> None:
 def test_a_damaged_compressed_file_fails_and_is_named(ingesting: Ingesting, cut: int) -> None:
     whole = gzip.compress("".join(f"{number},x{number * 7919}\n" for number in range(2000)).encode())
     damaged = ingesting.write(whole[:cut], "b.csv.gz")
-    with pytest.raises(SourceUnreadable, match=r"b\.csv\.gz its compressed data is damaged"):
+    with refused("paths", r"b\.csv\.gz .*damaged", SourceUnreadable):
         ingesting.start(paths=damaged, header=["a", "b"])
 
 
@@ -203,7 +203,7 @@ def test_damage_that_the_sample_does_not_show_fails_the_job(ingesting: Ingesting
     lines = "".join(f"{numbers.random()},{numbers.random()}\n" for _ in range(100_000))
     path = ingesting.write(gzip.compress(lines.encode())[:-4], "b.csv.gz")
     arg = ingesting.start(paths=path, header=["a", "b"])
-    with pytest.raises(JobFailed, match=r"b\.csv\.gz its compressed data is damaged") as caught:
+    with pytest.raises(JobFailed, match=r"b\.csv\.gz .*damaged") as caught:
         ingesting.run(arg)
     assert not caught.value.retryable
 
@@ -421,10 +421,10 @@ def test_a_later_file_with_other_columns_fails(ingesting: Ingesting) -> None:
     first = ingesting.write("a,b\n1,x\n")
     # When the operation starts, only the header of the first file counts.
     missing = ingesting.write("a\n1\n", "b.csv")
-    with pytest.raises(JobFailed, match=r"b\.csv has no column 'b', only 'a'"):
+    with refused(error=JobFailed, match="'b', only 'a'", file=f"file://{missing}"):
         ingesting.run(ingesting.start(paths=[first, missing]))
     extra = ingesting.write("a,b,c\n2,y,z\n", "c.csv")
-    with pytest.raises(JobFailed, match=r"c\.csv has a column 'c' that is not wanted"):
+    with refused(error=JobFailed, match="'c'", file=f"file://{extra}"):
         ingesting.run(ingesting.start(paths=[first, extra]))
     facts = ingesting.facts(paths=[first, extra], on_new_columns="ignore")
     assert facts["ignoredColumns"] == ["c"]
@@ -469,7 +469,7 @@ SCHEMA = {"a": "long", "b": "int", "c": "date"}
 @pytest.mark.parametrize("split_bytes", [1 << 20, 1024])
 def test_bad_rows_go_to_quarantine_and_good_ones_to_the_table(ingesting: Ingesting, split_bytes: int) -> None:
     path = ingesting.write(with_bad_rows(500))
-    with pytest.raises(BadRow, match="line 3: column 'a'"):
+    with refused(error=BadRow, match="column 'a'", line=3):
         ingesting.ingest(paths=path, schema=SCHEMA)
     jobs = ingesting.ingest(paths=path, schema=SCHEMA, on_bad_rows="quarantine", split_bytes=split_bytes)
     good = [number for number in range(2, 501) if number != 4 and number not in BAD]
@@ -498,14 +498,13 @@ def test_a_bad_row_fails_a_job_with_file_and_line(ingesting: Ingesting, line: in
     rows[300] = BAD[line]
     path = ingesting.write(b"a,b,c\r\n" + b"".join(rows))
     arg = ingesting.start(paths=path, schema=SCHEMA, split_bytes=split_bytes)
-    with pytest.raises(BadRow, match=r"a\.csv, line 302: ") as caught:
+    with refused(error=BadRow, file=f"file://{path}", line=302):
         ingesting.run(arg)
-    assert caught.value.details == {"file": f"file://{path}", "line": "302"}
 
 
 def test_a_required_column_without_a_value_is_a_bad_row(ingesting: Ingesting) -> None:
     path = ingesting.write("a,b\n1,x\n,y\n")
-    with pytest.raises(BadRow, match="line 3: column 'a' is required and has no value"):
+    with refused(error=BadRow, match="column 'a' is required", line=3):
         ingesting.ingest(paths=path, schema={"a": "long not null", "b": "string"})
     ingesting.ingest(paths=path, schema={"a": "long not null", "b": "string"}, filter="b != 'y'")
     assert ingesting.rows("a", "b") == [(1, "x")]
@@ -577,7 +576,7 @@ def test_bad_rows_among_multiline_ones_are_found(ingesting: Ingesting) -> None:
 
 def test_quoted_newlines_are_bad_rows_where_they_were_ruled_out(ingesting: Ingesting) -> None:
     text = 'a,b\n1,"x\ny,z"\n2,w\n'
-    with pytest.raises(BadRow, match=r"line 2: .*see --multiline"):
+    with refused(error=BadRow, match="--multiline", line=2):
         ingesting.ingest(paths=ingesting.write(text), multiline=False, schema=TEXTS)
 
 

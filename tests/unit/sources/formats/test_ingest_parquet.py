@@ -84,9 +84,8 @@ def test_values_that_do_not_fit_the_table_are_bad_rows(tmp_path: Path) -> None:
     times[2500] = 1
     table = pa.table({"a": values, "b": pa.array(times, pa.timestamp("ns"))})
     path, types = write(ingesting, table), {"a": "int", "b": "timestamp"}
-    with pytest.raises(BadRow, match=r"a\.parquet, row 1235: column 'a'") as caught:
+    with refused(error=BadRow, match="column 'a'", file=f"file://{path}", row=1235):
         ingesting.ingest(paths=path, schema=types)
-    assert caught.value.details["row"] == "1235"
     jobs = ingesting.ingest(paths=path, schema=types, on_bad_rows="quarantine", split_bytes=1024)
     assert len(jobs) == 3
     assert ingesting.read().num_rows == 2998
@@ -175,7 +174,7 @@ def test_a_later_file_with_other_types_fails(ingesting: Ingesting) -> None:
     paths = [write(ingesting, pa.table({"a": [index]}), f"{index:03}.parquet") for index in range(40)]
     odd = write(ingesting, pa.table({"a": [b"x"]}), "017.parquet")
     arg = ingesting.start(paths=paths)
-    with pytest.raises(JobFailed, match="binary in column 'a', which cannot become int64"):
+    with pytest.raises(JobFailed, match=r"binary in column 'a', .*int64"):
         ingesting.run(arg)
     assert odd in paths
 
@@ -184,7 +183,7 @@ def test_damaged_files_are_named(ingesting: Ingesting) -> None:
     path = write(ingesting, pa.table({"a": range(10_000)}), group_size=10_000)
     whole = Path(path).read_bytes()
     Path(path).write_bytes(whole[:-20])
-    with pytest.raises(SourceUnreadable, match=r"a\.parquet is not a Parquet file"):
+    with refused("paths", "not a Parquet file", SourceUnreadable, path=f"file://{path}"):
         ingesting.start(paths=path)
     middle = len(whole) // 2
     Path(path).write_bytes(whole[: middle - 4000] + b"\xff" * 8000 + whole[middle + 4000 :])

@@ -41,7 +41,7 @@ def test_hidden_and_empty_files_in_folders_are_passed_over(tmp_path: Path) -> No
     write(tmp_path / "m/empty.csv", "")
     assert names(find_files([str(tmp_path / "m")])) == {"m": ["m/a.csv"]}
     (tmp_path / "m/a.csv").unlink()
-    with pytest.raises(SourceEmpty, match="no file to ingest"):
+    with pytest.raises(SourceEmpty):
         find_files([str(tmp_path / "m")])
 
 
@@ -133,7 +133,7 @@ def test_a_path_that_cannot_be_read_is_named(path: str, error: type[InvalidArgum
 
 def test_a_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / os.fsdecode(b"\xff.csv")).write_text("1\n")
-    with pytest.raises(SourceUnreadable, match=r"udcff\.csv cannot be read: its name is not valid UTF-8"):
+    with pytest.raises(SourceUnreadable, match=r"udcff\.csv .*not valid UTF-8"):
         find_files([str(tmp_path)])
 
 

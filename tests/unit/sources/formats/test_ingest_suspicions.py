@@ -82,7 +82,7 @@ def test_a_backslash_before_a_quote_may_be_an_escape(ingesting: Ingesting) -> No
     text, schema = 'id,s\n1,"a\\"b"\n', {"id": "int", "s": "string"}
     arg = ingesting.start(paths=ingesting.write(text), schema=schema)
     assert IngestPlan.of(arg).warnings == ["quoted values hold \\\": if that means \", give --escape '\\'"]
-    with pytest.raises(BadRow, match=r"text follows the closing quote of a value \(see --escape\)"):
+    with pytest.raises(BadRow, match=r"closing quote .*--escape"):
         ingesting.run(arg)
     other = Ingesting(ingesting.folder / "other")
     assert warned(other, text, escape="\\") == []

@@ -39,7 +39,7 @@ def planned(folder: Path, name: str, text: str | bytes) -> Any:
 )
 def test_a_source_of_too_many_columns_is_refused(tmp_path: Path, name: str, text: str) -> None:
     """S1: their number is looked at before they are compared with each other."""
-    with pytest.raises(SourceUnreadable, match=r"columns, at most 10,000 are read"):
+    with pytest.raises(SourceUnreadable, match="10,000"):
         planned(tmp_path, name, text)
 
 

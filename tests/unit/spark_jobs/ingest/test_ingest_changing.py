@@ -132,7 +132,7 @@ def test_a_column_that_others_have_made_another_is_refused(ingesting: Ingesting,
     arg = ingesting.start(paths=csv(tmp_path, "1.csv", "id,x\n2,1\n"), on_new_columns="add")
     jobs = ingesting.run(arg)
     ingesting.ingest(paths=csv(tmp_path, "2.csv", "id,x\n3,t\n"), on_new_columns="add")
-    with pytest.raises(SchemaConflict, match="'x'") as caught:
+    with refused(error=SchemaConflict, column="x") as caught:
         ingesting.finish(arg, jobs)
     assert caught.value.retryable
     assert ingesting.rows("id") == [1, 3]
@@ -195,7 +195,7 @@ def test_files_of_one_operation_may_differ_in_nested_fields(tmp_path: Path) -> N
     arg = ingesting.start(paths=many, on_new_columns="add", reingest=True)
     parquet(tmp_path, "m17.parquet", c=pa.array([{"z": 1, "a": 2}]))
     arg = ingesting.start(paths=many, on_new_columns="add", reingest=True)
-    with pytest.raises(JobFailed, match=r"m17\.parquet has a column 'c\.z' that is not wanted"):
+    with pytest.raises(JobFailed, match=r"m17\.parquet .*'c\.z'"):
         ingesting.run(arg)
 
 
@@ -218,7 +218,7 @@ def test_new_keys_of_nested_objects_follow_the_same_option(tmp_path: Path) -> No
     # What the sample did not show is a bad row, by name.
     late = ['{"c": {"a": 1}, "d": [{"x": 1}]}'] * 80_000 + ['{"d": [null, {"x": 1, "z": 1}]}']
     arg = ingesting.start(paths=ingesting.write("\n".join(late), "4.jsonl"))
-    with pytest.raises(BadRow, match=r"line 80001: column 'd\.element\.z' is not wanted"):
+    with refused(error=BadRow, match=r"column 'd\.element\.z'", line=80001):
         ingesting.run(arg)
 
 
@@ -239,7 +239,7 @@ def test_two_operations_add_nested_fields_at_the_same_time(tmp_path: Path) -> No
         {"a": 2, "x": 2, "y": None},
         {"a": None, "x": 3, "y": "b"},
     ]
-    with pytest.raises(SchemaConflict, match=r"column 'c\.x': it is long by now, and string in the files"):
+    with refused(error=SchemaConflict, match="long .*string", column="c.x"):
         ingesting.finish(odd, jobs[2])
 
 

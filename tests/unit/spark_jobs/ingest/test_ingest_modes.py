@@ -57,7 +57,7 @@ def test_error_if_exists_is_refused_at_the_start(ingesting: Ingesting) -> None:
     first = ingesting.start(paths=source(ingesting, "a", (1, "x")), mode="error_if_exists")
     second = ingesting.start(paths=source(ingesting, "b", (2, "x")), mode="error_if_exists", source="b")
     ingesting.finish(first, ingesting.run(first))
-    with pytest.raises(TableNotEmpty, match="written by flights/ingest/1"):
+    with refused(error=TableNotEmpty, by="flights/ingest/1"):
         ingesting.start(paths="/nowhere", mode="error_if_exists")
     with pytest.raises(TableNotEmpty):
         ingesting.finish(second, ingesting.run(second))

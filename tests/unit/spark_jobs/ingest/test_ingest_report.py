@@ -63,9 +63,7 @@ def test_an_ingest_all_of_whose_rows_are_bad_fails(ingesting: Ingesting, tmp_pat
     given = {"paths": paths, "schema": {"a": "int"}, "on_bad_rows": "quarantine"}
     arg = ingesting.start(**given)
     jobs = ingesting.run(arg)
-    with pytest.raises(
-        TooManyBadRows, match=r"50 of 50 rows are bad: all of them; the first: .*a\.jsonl, line 1: not a"
-    ):
+    with pytest.raises(TooManyBadRows, match=r"50 of 50 .* all .*a\.jsonl, line 1: not a"):
         ingesting.finish(arg, jobs)
     assert ingesting.watermarks == {}
     assert ingesting.facts(**given, max_bad_share=1)["badRows"] == 50
@@ -93,7 +91,7 @@ def test_bad_rows_may_be_limited(
     if allowed:
         assert ingesting.finish(arg, jobs)["badRows"] == bad
         return
-    with pytest.raises(TooManyBadRows, match=f"{bad} of 2,000 rows are bad, at most .*column 'a'") as caught:
+    with pytest.raises(TooManyBadRows, match=f"{bad} of 2,000 .*column 'a'") as caught:
         ingesting.finish(arg, jobs)
     assert caught.value.facts == {"badRows": bad}
     assert not ingesting.table.head.exists
@@ -103,7 +101,7 @@ def test_a_job_stops_once_it_alone_has_too_many_bad_rows(ingesting: Ingesting, t
     arg = ingesting.start(
         paths=source(tmp_path, 100), schema={"a": "int"}, on_bad_rows="quarantine", max_bad_rows=7
     )
-    with pytest.raises(TooManyBadRows, match=r"more than 7 rows are bad; .*0\.csv, line 9: column 'a'"):
+    with pytest.raises(TooManyBadRows, match=r"more than 7 .*0\.csv, line 9: column 'a'"):
         ingesting.run(arg)
     assert staged_files(ingesting) == []
 
