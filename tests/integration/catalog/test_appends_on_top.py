@@ -67,7 +67,7 @@ def test_an_append_that_has_lost_is_put_on_top(catalog: EtcdCatalog) -> None:
     assert table.scan(snapshot_id=before.current_snapshot_id).to_arrow().num_rows == 3
 
 
-def test_its_program_may_remove_the_manifests_that_it_has_written(catalog: EtcdCatalog) -> None:
+def test_a_program_may_remove_the_manifests_of_an_append_that_was_rebased(catalog: EtcdCatalog) -> None:
     """Java's library removes those that the snapshot does not name."""
     made(catalog, **REBASE)
     late = prepared(catalog, ids(0, 1))
@@ -213,7 +213,7 @@ def test_what_is_in_doubt_or_refused_leaves_whole_tables(catalog: EtcdCatalog, f
         assert lists(catalog) <= standing
 
 
-def test_its_watermarks_go_along_and_never_back(catalog: EtcdCatalog) -> None:
+def test_watermarks_of_a_rebased_append_never_go_back(catalog: EtcdCatalog) -> None:
     """C8: rows that were committed before are refused on top of others, too."""
     made(catalog, **REBASE)
     told = {"distop.watermark.topic.0": "2"}
@@ -265,7 +265,7 @@ with EtcdCatalog("late", **{"etcd.endpoints": endpoint, "etcd.prefix": prefix}) 
 
 
 @pytest.mark.parametrize("point", ["snapshot.middle", "catalog.swap.before", "catalog.swap.after"])
-def test_who_is_killed_on_the_way_and_comes_again_has_his_rows_once(
+def test_a_killed_writer_that_repeats_its_append_has_its_rows_once(
     catalog: EtcdCatalog, etcd: EtcdProcess, etcd_config: EtcdConfig, point: str
 ) -> None:
     """P8, C8"""

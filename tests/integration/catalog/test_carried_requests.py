@@ -35,7 +35,7 @@ def test_a_commit_that_comes_again_is_answered_and_not_done(catalog: EtcdCatalog
     assert ids_in(catalog, "t") == [0, 1, 2, 3]
 
 
-def test_of_a_commit_whose_reply_is_lost_nothing_is_there_twice(
+def test_a_commit_whose_reply_is_lost_leaves_rows_and_watermarks_once(
     catalog: EtcdCatalog, store: SyncEtcd
 ) -> None:
     """C8, P8: neither rows nor watermarks."""

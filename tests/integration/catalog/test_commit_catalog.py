@@ -470,7 +470,9 @@ def test_tables_with_a_long_past_do_not_hide_others(catalog: EtcdCatalog, store:
 # -- namespaces --------------------------------------------------------------------------------------
 
 
-def test_namespaces_have_properties(catalog: EtcdCatalog, tmp_path: Path) -> None:
+def test_namespaces_have_properties_and_one_says_where_tables_go(
+    catalog: EtcdCatalog, tmp_path: Path
+) -> None:
     """P14: one of them says where tables go."""
     place = f"file://{tmp_path}/ny"
     catalog.create_namespace("ny", {"owner": "ada", "old": "x", "location": place})

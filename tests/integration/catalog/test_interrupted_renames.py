@@ -87,7 +87,7 @@ def test_what_a_rename_has_left_follows_the_table(
         assert below(store, "flights") == []
 
 
-def test_it_follows_through_another_rename_and_goes_with_a_drop(
+def test_the_past_of_a_table_follows_each_rename_and_goes_with_a_drop(
     catalog: EtcdCatalog, store: SyncEtcd, dies: Callable[[], None]
 ) -> None:
     """C4: a table under its third name has all of its past, a dropped one none."""

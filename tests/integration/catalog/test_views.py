@@ -135,7 +135,7 @@ def test_names_are_shared_with_tables(catalog: EtcdCatalog) -> None:
     assert [name for _, name in catalog.list_views("default")] == ["another", "late", "v"]
 
 
-def test_of_a_table_and_a_view_of_one_name_made_at_once_one_is(
+def test_a_table_and_a_view_made_at_once_under_one_name_cannot_both_exist(
     catalog: EtcdCatalog, other: EtcdCatalog, store: SyncEtcd, tmp_path: Path
 ) -> None:
     """P6: both have looked, and seen that the name is free; one transaction finds out."""
@@ -192,7 +192,7 @@ def test_lost_replies_are_known(catalog: EtcdCatalog, store: SyncEtcd, tmp_path:
 
 
 @pytest.mark.parametrize("mine_was_first", [True, False])
-def test_somebody_elses_change_after_a_lost_reply(
+def test_a_view_that_another_caller_changes_after_a_lost_reply_loses_no_file(
     catalog: EtcdCatalog, other: EtcdCatalog, tmp_path: Path, mine_was_first: bool
 ) -> None:
     """P8: where nobody knows, it is said so, and no file is removed; else both changes are there."""

@@ -83,7 +83,9 @@ async def test_silent_connections_keep_nobody_out() -> None:
     [b"", b"GET / HTTP/1.1\r\nhost: lo", HELLO + b"GET /again HTT"],
     ids=["nothing", "half", "one and a half"],
 )
-async def test_who_does_not_say_what_it_wants_is_closed(monkeypatch: pytest.MonkeyPatch, said: bytes) -> None:
+async def test_a_connection_that_sends_no_request_is_closed(
+    monkeypatch: pytest.MonkeyPatch, said: bytes
+) -> None:
     monkeypatch.setattr(serving, "HEADER_S", 0.2)
     async with page() as (server, port), opened(port) as (reader, writer):
         writer.write(said)
@@ -91,7 +93,7 @@ async def test_who_does_not_say_what_it_wants_is_closed(monkeypatch: pytest.Monk
         await eventually(lambda: not server.server_state.connections)
 
 
-async def test_who_says_it_byte_by_byte_has_no_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_request_sent_byte_by_byte_gets_no_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "HEADER_S", 0.3)
     async with page() as (_, port), opened(port) as (reader, writer):
 
@@ -108,7 +110,7 @@ async def test_who_says_it_byte_by_byte_has_no_more_time(monkeypatch: pytest.Mon
         dripping.cancel()
 
 
-async def test_who_does_not_take_the_answer_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_connection_that_does_not_read_its_answer_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "ANSWER_S", 0.2)
     async with page() as (server, port), opened(port, limit=1) as (reader, writer):
         writer.write(HELLO.replace(b"GET /", b"GET /large"))
@@ -117,7 +119,9 @@ async def test_who_does_not_take_the_answer_is_closed(monkeypatch: pytest.Monkey
         await eventually(lambda: not server.server_state.tasks)
 
 
-async def test_who_takes_the_answer_slowly_gets_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_connection_that_reads_its_answer_slowly_gets_all_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The time to ask again begins when the answer has been taken, and not when it has been written."""
     monkeypatch.setattr(serving, "HEADER_S", 0.2)
     async with page() as (server, port), opened(port, limit=1) as (reader, writer):

@@ -261,7 +261,7 @@ async def test_a_stream_goes_on_with_its_line_when_one_of_its_batches_has_failed
     assert not more
 
 
-async def test_of_two_drivers_with_the_same_batch_one_wins(driver: Driver) -> None:
+async def test_one_of_two_drivers_with_the_same_batch_publishes_it(driver: Driver) -> None:
     """P15, P16"""
     attempts = [await driver.written(0) for _ in range(4)]
     outcomes = await asyncio.gather(*(driver.publish(batch(target, 0), rows) for target, rows in attempts))
@@ -299,7 +299,7 @@ async def test_what_was_published_is_never_given_up(driver: Driver) -> None:
     assert await driver.ids() == list(range(12))
 
 
-async def test_after_one_that_was_given_up_the_same_can_be_tried_again(driver: Driver) -> None:
+async def test_a_write_that_was_given_up_can_be_tried_again(driver: Driver) -> None:
     first, _ = await driver.written(0)
     assert await driver.give_up(batch(first, 0))
     outcome = await driver.write_batch(0, 0)

@@ -74,7 +74,7 @@ async def swept(service: Whole, operation: Operation) -> None:
     assert not (await service.store.scan(prefix, keys_only=True)).kvs
 
 
-async def test_after_a_success_exactly_what_counts_is_left(service: Whole) -> None:
+async def test_killed_attempts_of_a_success_leave_only_the_files_that_count(service: Whole) -> None:
     operation = await export(service)
     left = await killed_half_way(service)
     with executor(service) as other:
@@ -93,7 +93,7 @@ async def test_after_a_success_exactly_what_counts_is_left(service: Whole) -> No
     assert sorted(ids) == list(range(600))
 
 
-async def test_after_a_cancellation_nothing_is_left(service: Whole) -> None:
+async def test_killed_attempts_of_a_cancelled_operation_leave_nothing(service: Whole) -> None:
     operation = await export(service)
     assert await killed_half_way(service)
     await service.client.operation(operation.name).cancel()

@@ -24,7 +24,7 @@ GUESSES = "guesses"
 SOME = {"numbers": KINDS[:8], "times": KINDS[8:12], "others": KINDS[12:], GUESSES: ()}
 
 
-def test_its_page_is_current() -> None:
+def test_the_page_of_truth_is_current() -> None:
     assert page() == PAGE.read_text(), "make truth ARGS=--page"
 
 

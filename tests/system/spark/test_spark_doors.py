@@ -55,7 +55,9 @@ def loaded_workers(service: Service, spark: Any, tmp_path_factory: pytest.TempPa
 
 @pytest.mark.slow("seven jobs of Spark by each door")
 @pytest.mark.parametrize("door", DOORS, ids=lambda it: it.__name__)
-def test_one_rule_for_columns_and_values(service: Service, spark: Any, tmp_path: Path, door: Door) -> None:
+def test_every_door_treats_columns_and_values_alike(
+    service: Service, spark: Any, tmp_path: Path, door: Door
+) -> None:
     """U3: by name; what lacks becomes NULL unless it is required; the same value in another type, or none."""
     table = service.table(schema=["id: long not null", "kind: string", "n: int"])
     numbers = spark.range(0, 4, 1, 2)

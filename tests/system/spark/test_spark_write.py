@@ -24,7 +24,7 @@ pytestmark = [
 ]
 
 
-def test_save_modes(service: Service, spark: Any) -> None:
+def test_save_modes_of_spark_append_overwrite_ignore_and_refuse(service: Service, spark: Any) -> None:
     """P5"""
     table = service.table()
     writing(service, table, numbers(spark, 10))

@@ -80,7 +80,9 @@ async def test_a_schedule_that_can_change_nothing_starts_once_and_says_why(
     assert [one for one in await operations(service.store) if "compact" in one] == ["t/compact/1"]
 
 
-async def test_it_is_collected_without_any_answer(service: Whole, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_compaction_is_collected_though_no_reply_arrives(
+    service: Whole, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """C9, C18: the leader has to find out that it is over, since nobody tells it."""
     await service.fill(2)
     await service.at_rest()

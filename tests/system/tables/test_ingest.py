@@ -110,7 +110,7 @@ async def test_the_same_source_is_not_ingested_twice(service: Whole) -> None:
         await service.client.start("t", "ingest", {"paths": [str(source)]})
 
 
-async def test_of_two_over_one_source_range_one_wins(idle: Whole) -> None:
+async def test_one_of_two_ingests_over_the_same_files_wins(idle: Whole) -> None:
     """P16: both have started before either has ended; the other one fails, and nothing of it is left."""
     source = idle.source("a", 0, 10)
     started = [await idle.client.start("t", "ingest", {"paths": [str(source)]}, object=name) for name in "ab"]

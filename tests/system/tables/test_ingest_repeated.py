@@ -48,7 +48,7 @@ async def test_a_second_ingest_may_wait_for_its_turn(idle: Whole) -> None:
     assert await asyncio.to_thread(idle.ids) == list(range(20))
 
 
-async def test_of_two_that_take_what_is_new_at_the_same_time_each_file_is_taken_once(idle: Whole) -> None:
+async def test_two_ingests_of_what_is_new_at_the_same_time_take_each_file_once(idle: Whole) -> None:
     """P2, P15: side by side, over paths that overlap; what one has lost the next one takes."""
     source = idle.folder / "src"
     write_csv(source / "2013", "1.csv", 0, 10)

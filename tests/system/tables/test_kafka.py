@@ -62,7 +62,7 @@ async def test_a_topic_is_followed_from_the_command_line(service: Whole, topic: 
     assert not [key for key in await service.at_rest() if key.endswith((".state", ".arg", "runOps"))]
 
 
-async def test_of_many_starts_at_once_each_record_comes_through_one(
+async def test_many_ingests_of_a_topic_at_once_take_each_record_once(
     service: Whole, topic: KafkaTopic
 ) -> None:
     """P16."""

@@ -62,7 +62,7 @@ async def refused(service: Whole, kind: str, **argument: Any) -> DistopError:
     return caught.value
 
 
-async def test_it_works_and_reaches_nothing_else(
+async def test_an_installation_works_in_listed_places_and_reaches_no_others(
     tmp_path: Path, listed: Path, etcd_config: EtcdConfig, client: LossyClient
 ) -> None:
     """S1: tables that lie right in a listed folder, too, and operations of every kind of source."""

@@ -29,7 +29,7 @@ def client(service: tuple[FakeService, str]) -> Iterator[Client]:
         yield client
 
 
-def test_calls_and_iterations(service: tuple[FakeService, str]) -> None:
+def test_the_blocking_client_calls_and_iterates(service: tuple[FakeService, str]) -> None:
     _, address = service
     with Client(address, identity="me") as client:
         started = client.start("flights", "noop", {"partitions": 2})

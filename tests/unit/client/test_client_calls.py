@@ -55,7 +55,7 @@ def nobody() -> str:
     return f"127.0.0.1:{free_port()}"
 
 
-async def test_start_and_get(service: tuple[FakeService, str]) -> None:
+async def test_a_started_operation_can_be_read(service: tuple[FakeService, str]) -> None:
     fake, address = service
     async with AsyncClient(address, identity="me@here") as client:
         started = await client.start(
@@ -84,7 +84,9 @@ async def test_start_and_get(service: tuple[FakeService, str]) -> None:
     assert request.request_id == started.started.request_id != ""
 
 
-async def test_who_is_sent_away_as_busy_comes_back_when_told(fake: FakeService, client: AsyncClient) -> None:
+async def test_a_client_refused_as_busy_tries_again_when_it_was_advised_to(
+    fake: FakeService, client: AsyncClient
+) -> None:
     """G6: nobody who uses the client hears of it within the deadline."""
     fake.refuse = [Busy(details={RETRY_AFTER: "0.3"}), Busy(), Busy()]
     began = time.monotonic()
@@ -338,7 +340,7 @@ async def test_text_that_is_no_unicode_is_refused_here() -> None:
             await client.start("flights", "noop", {"path": "\udcff"})
 
 
-async def test_outcomes(client: AsyncClient) -> None:
+async def test_each_outcome_of_an_operation_is_a_result_or_an_error(client: AsyncClient) -> None:
     good = await client.start("flights", "noop", {"partitions": 2})
     assert (await good.result()).state is OperationState.SUCCEEDED
     bad = await (await client.start("flights", "noop", {"partitions": 1, "fail": ["0"]})).wait()
@@ -382,14 +384,14 @@ def test_a_failure_says_whether_another_try_may_succeed(code: str, message: str,
         ("10.0.0.1", ("10.0.0.1:7070",)),
     ],
 )
-def test_addresses(text: str, addresses: tuple[str, ...]) -> None:
+def test_addresses_of_coordinators_are_parsed(text: str, addresses: tuple[str, ...]) -> None:
     assert parse_addresses(text) == addresses
 
 
 @pytest.mark.parametrize(
     "text", ["", ",", "a:0", "a:x", "a:99999", ":7070", "http://a:1", "a:1/b", "u@a:1", "a:1:2"]
 )
-def test_bad_addresses(text: str) -> None:
+def test_a_malformed_address_is_refused_by_its_field(text: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         parse_addresses(text)
     assert caught.value.details["field"] == "address"

@@ -65,7 +65,7 @@ async def test_there_is_room_again_once_nobody_is_refused() -> None:
     assert made(await let_in(pace, MOST)) == list(range(MOST))
 
 
-async def test_who_goes_away_takes_no_place_with_him() -> None:
+async def test_a_cancelled_call_frees_its_place() -> None:
     pace = Pace()
     await let_in(pace, MOST)
     waiting, last = await let_in(pace, 2)
@@ -76,7 +76,7 @@ async def test_who_goes_away_takes_no_place_with_him() -> None:
     assert made(await let_in(pace, 2)) == [0]
 
 
-async def test_whose_turn_does_not_come_in_time_hears_that_the_service_is_busy() -> None:
+async def test_a_call_that_waits_past_its_deadline_fails_as_busy() -> None:
     pace = Pace()
     await let_in(pace, MOST)
     with pytest.raises(Busy):

@@ -285,7 +285,7 @@ def test_a_rename_to_itself_is_refused(world: World) -> None:
     assert world.read("staged/1.csv") == b"rows"
 
 
-def test_one_that_comes_between_is_not_overwritten(disk: World) -> None:
+def test_a_file_that_appears_before_the_move_is_not_overwritten(disk: World) -> None:
     """C5: on a disk the name is taken by a link, which fails if somebody was faster."""
     step = step_of(rename(disk, target="final/1.csv"))
     theirs = Mock(side_effect=lambda: disk.write("final/1.csv", b"theirs"))

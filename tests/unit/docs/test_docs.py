@@ -171,7 +171,7 @@ def test_every_guarantee_names_tests_that_exist() -> None:
     assert not missing, REMEDY
 
 
-def test_links_lead_somewhere() -> None:
+def test_links_in_the_docs_lead_to_files_and_headings_that_exist() -> None:
     for document in DOCUMENTS:
         for target in re.findall(r"\]\(([^)]+)\)", document.read_text()):
             path, _, anchor = target.partition("#")

@@ -57,7 +57,7 @@ def test_what_was_not_counted_is_not_proved() -> None:
 @pytest.mark.parametrize(
     "bad", [report("failed"), report("failed", "setup"), report("passed", canary_found=1)]
 )
-def test_one_failure_disproves_it(bad: pytest.TestReport) -> None:
+def test_one_failed_test_disproves_a_guarantee(bad: pytest.TestReport) -> None:
     counts = Counts(PROOFS["security"])
     counts.add(report("passed", canary_found=0, rotation_failed_calls=0))
     counts.add(bad)

@@ -86,7 +86,7 @@ async def test_every_error_comes_back_as_itself() -> None:
             )
 
 
-def test_codes_are_unique() -> None:
+def test_codes_of_errors_are_unique() -> None:
     own = [kind.code for kind in CLASSES if "code" in vars(kind)]
     assert len(own) == len(set(own))
 
@@ -139,7 +139,9 @@ def test_retry_info_is_sent_where_a_retry_may_help() -> None:
         (grpc.StatusCode.INTERNAL, DistopError, "INTERNAL", False),
     ],
 )
-def test_grpc_failures(status: grpc.StatusCode, kind: type[DistopError], code: str, retryable: bool) -> None:
+def test_failures_of_grpc_itself_become_errors_with_codes(
+    status: grpc.StatusCode, kind: type[DistopError], code: str, retryable: bool
+) -> None:
     received = from_rpc_error(rpc_error(status, "why"), address="a:7070")
     assert type(received) is kind
     assert (received.code, received.retryable) == (code, retryable)

@@ -179,7 +179,7 @@ def test_only_a_short_link_to_a_web_page_is_recorded(url: str) -> None:
         Trial(Reporting(), {"to": 1, "names": [url]}).facts()
 
 
-def test_facts_are_bounded() -> None:
+def test_facts_of_an_operation_are_bounded() -> None:
     assert len(Trial(Reporting(), {"to": 4000}).facts()["text"]) == 4000
     with pytest.raises(InvalidArgument, match="bytes of 4,096"):
         Trial(Reporting(), {"to": 5000}).facts()

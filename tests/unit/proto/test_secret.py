@@ -29,7 +29,7 @@ HOLDERS = [
 
 
 @pytest.mark.parametrize("holder", HOLDERS, ids=lambda one: type(one).__name__)
-def test_it_is_not_shown(holder: object, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_secret_is_not_shown(holder: object, caplog: pytest.LogCaptureFixture) -> None:
     """S5: neither it nor what holds it, by text, log or error."""
     logging.getLogger("test").warning("shown %s %r", holder, holder, extra={"holder": str(holder)})
     told = [repr(holder), str(holder), f"{holder}", f"{holder!r:>40}", str(ValueError(holder)), caplog.text]
@@ -39,20 +39,20 @@ def test_it_is_not_shown(holder: object, caplog: pytest.LogCaptureFixture) -> No
 
 @pytest.mark.parametrize("holder", HOLDERS, ids=lambda one: type(one).__name__)
 @pytest.mark.parametrize("dump", [pickle.dumps, json.dumps, msgspec.json.encode])
-def test_it_is_not_sent_by_accident(holder: object, dump: Callable[[object], object]) -> None:
+def test_a_secret_is_not_sent_by_accident(holder: object, dump: Callable[[object], object]) -> None:
     """S5"""
     with pytest.raises(TypeError):
         dump(holder)
 
 
-def test_who_asks_for_it_gets_it() -> None:
+def test_a_secret_is_revealed_on_request() -> None:
     assert Secret(Secret(TEXT)).reveal() == TEXT
     assert revealed({"a": {"key": Secret(TEXT), "anon": True}}) == {"a": {"key": TEXT, "anon": True}}
     assert EtcdConfig(user="u", password=TEXT).to_env()["DISTOP_ETCD_PASSWORD"] == TEXT
     assert Credentials(token=TEXT).to_env() == {"DISTOP_TOKEN": TEXT}
 
 
-def test_it_is_a_value() -> None:
+def test_a_secret_is_a_value() -> None:
     assert Secret(TEXT) == Secret(TEXT) != Secret("other")
     assert Secret(TEXT) != TEXT
     assert len({Secret(TEXT), Secret(TEXT), NONE}) == 2

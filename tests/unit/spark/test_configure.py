@@ -59,7 +59,7 @@ def test_what_cannot_be_is_refused(wrong: dict[str, str]) -> None:
         configure(SparkSession.Builder(), **wrong)
 
 
-def test_it_loads_nothing() -> None:
+def test_import_distop_spark_loads_no_other_package() -> None:
     """So that it works in environments that have only Spark."""
     script = "import sys; known = set(sys.modules); import distop.spark; print(*(set(sys.modules) - known))"
     done = subprocess.run(

@@ -100,7 +100,7 @@ async def place(etcd_config: EtcdConfig, tmp_path: Path) -> AsyncIterator[Place]
         yield Place(tmp_path, coordinator)
 
 
-async def test_who_a_certificate_names(place: Place) -> None:
+async def test_grpc_page_and_catalog_read_the_same_name_from_a_certificate(place: Place) -> None:
     """S3: gRPC reads it in its own way, the page and the catalog in ours; both come to the same."""
     for case, (names, common, expected) in SUBJECTS.items():
         shown = place.credentials(names, common)

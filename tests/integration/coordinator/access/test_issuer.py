@@ -33,7 +33,7 @@ def sign_in(issuer: str, subject: str, audience: str) -> str:
 
 # Of the libraries of the issuer.
 @pytest.mark.filterwarnings("ignore")
-async def test_somebody_who_has_signed_in_elsewhere_is_known(etcd_config: EtcdConfig) -> None:
+async def test_a_caller_with_a_token_of_the_issuer_is_known(etcd_config: EtcdConfig) -> None:
     """U5, S3: found through what the issuer tells of itself; a token for another service lets nobody in."""
     with oidc_provider_mock.run_server_in_thread() as server:
         issuer = f"http://localhost:{server.server_port}"

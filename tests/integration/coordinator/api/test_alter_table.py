@@ -112,7 +112,7 @@ async def test_everything_changes_in_one_transaction(whole: Whole) -> None:
     assert entry.reason.startswith("year end: rename name who; add fare decimal(9,2)")
 
 
-async def test_one_wrong_change_leaves_everything_as_it_was(whole: Whole) -> None:
+async def test_an_alteration_with_one_wrong_change_changes_nothing(whole: Whole) -> None:
     await table_of(whole, partitionBy=["name"], checks={"rules": ["id > 0"]})
     before, files = await standing(whole), set((whole.location / "metadata").rglob("*"))
     wrongs: list[tuple[dict[str, Any], str]] = [
@@ -216,7 +216,9 @@ async def test_a_table_without_rows_changes_its_options(whole: Whole) -> None:
 
 
 @pytest.mark.parametrize("table_format", ["files", "delta"])
-async def test_other_formats_get_columns_and_refuse_the_rest(whole: Whole, table_format: str) -> None:
+async def test_tables_that_are_not_iceberg_get_columns_and_refuse_other_changes(
+    whole: Whole, table_format: str
+) -> None:
     await table_of(whole, table_format=table_format)
     one = await started(whole, "1.csv", "id,name\n2,b\n")
     with pytest.raises(PreconditionFailed, match="for Iceberg tables"):

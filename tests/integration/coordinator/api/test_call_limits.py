@@ -24,7 +24,9 @@ from support.waiting import eventually
 FEW = Limits(calls_each=60, streams_each=2, starts_per_s=4.0, stream_s=0.3)
 
 
-async def test_who_asks_too_much_is_sent_away_for_a_moment_and_comes_back(etcd_config: EtcdConfig) -> None:
+async def test_a_caller_over_its_limits_is_refused_as_busy_and_the_sdk_tries_again(
+    etcd_config: EtcdConfig,
+) -> None:
     """S1, G6: more starts and streams than one caller may have; the SDK comes back by itself."""
     config = config_of(etcd_config, limits=FEW)
     async with running(config) as coordinator, Service(coordinator.address) as service:

@@ -228,7 +228,7 @@ async def test_a_repeated_creation_gives_the_table_of_the_first_one_and_no_other
             await service.tables.CreateTable(request)
 
 
-async def test_of_parallel_creations_of_a_table_one_wins(service: Service) -> None:
+async def test_one_of_several_parallel_creations_of_a_table_succeeds(service: Service) -> None:
     outcomes = await asyncio.gather(*(service.create_table("t") for _ in range(10)), return_exceptions=True)
     assert sum(isinstance(outcome, pb.Table) for outcome in outcomes) == 1
     assert sum(isinstance(outcome, errors.TableExists) for outcome in outcomes) == 9

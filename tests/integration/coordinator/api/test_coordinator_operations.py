@@ -81,7 +81,9 @@ async def test_a_subset_of_partitions_by_name(service: Service, client: EtcdClie
     assert (ended.state, ended.jobs.succeeded) == (pb.SUCCEEDED, len(names))
 
 
-async def test_ten_thousand_partitions(service: Service, client: EtcdClient) -> None:
+async def test_an_operation_of_ten_thousand_partitions_ends_and_the_next_one_need_not_wait(
+    service: Service, client: EtcdClient
+) -> None:
     """O5, O28: more keys than one transaction removes; the next operation need not wait for the removal."""
     operation = await service.start("t", argument={"partitions": 10_000})
     await mark_all(client, operation, (str(number) for number in range(10_000)))
@@ -141,7 +143,7 @@ async def test_more_failures_than_allowed_abort_at_once(service: Service, client
     assert refused.value.details["field"] == "options.max_failed_partitions"
 
 
-async def test_a_deadline_aborts(service: Service, client: EtcdClient) -> None:
+async def test_an_operation_past_its_deadline_is_aborted(service: Service, client: EtcdClient) -> None:
     """O20: by the leader's own clock, without any other event."""
     options = pb.OperationOptions()
     options.deadline.FromMilliseconds(300)
@@ -168,7 +170,9 @@ async def test_cancelling_a_running_operation(service: Service, client: EtcdClie
     assert not await mark(client, operation, "1")
 
 
-async def test_cancelling_while_committing(service: Service, client: EtcdClient, tmp_path: Path) -> None:
+async def test_an_operation_can_be_cancelled_as_long_as_nothing_is_published(
+    service: Service, client: EtcdClient, tmp_path: Path
+) -> None:
     """O19: as long as nothing is published it is still possible, and the hook's end changes nothing."""
     argument = {"log": str(tmp_path / "log"), "until": str(tmp_path / "go")}
     operation = await service.start("t", "hooked", argument)

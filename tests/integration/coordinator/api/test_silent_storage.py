@@ -90,7 +90,7 @@ async def test_storage_of_one_table_that_hangs_leaves_room_for_the_others(
     assert (await sdk.table("hangs").describe()).missing == ""
 
 
-async def test_who_gets_no_turn_since_all_threads_hang_is_told_so(
+async def test_a_call_that_finds_all_threads_hanging_says_so(
     python: EtcdCatalog, etcd_config: EtcdConfig, hanging: threading.Event
 ) -> None:
     """U4: the storage of this table is not at fault, and the reply has what etcd knows."""

@@ -199,7 +199,7 @@ async def test_several_batches_go_together_where_the_table_allows_it(
 
 
 @pytest.mark.parametrize("bad", ["!", "?"])
-async def test_of_several_that_failed_together_the_one_to_blame_blocks(
+async def test_the_batch_to_blame_blocks_when_several_fail_together(
     etcd_config: EtcdConfig, client: LossyClient, bad: str
 ) -> None:
     """B8, B14: and no other, whether planning failed or publishing; what comes before it is applied."""

@@ -30,7 +30,7 @@ async def test_batches_of_any_name_are_listed_page_by_page(sdk: AsyncClient) -> 
     assert await names(sdk, page_size=1) == batches
 
 
-async def test_whoever_may_look_sees_no_secret(sdk: AsyncClient) -> None:
+async def test_a_backlog_shows_readers_no_secret(sdk: AsyncClient) -> None:
     """S5."""
     await sdk.table("t").set_ordering(gate="closed")
     await sdk.table("t").enqueue("a", "noop", {"partitions": 0, "password": "hunter2"})

@@ -53,7 +53,7 @@ def key_of_end(ordered: bool) -> str:
     return "applied.a" if ordered else "unordered.done.a"
 
 
-async def test_one_that_was_applied_is_known_the_other_way(
+async def test_a_batch_applied_in_one_way_is_known_in_the_other(
     client: LossyClient, service: Service, ordered: bool
 ) -> None:
     """B1, B13: whatever its content is now; published on purpose it is applied again."""
@@ -70,7 +70,7 @@ async def test_one_that_was_applied_is_known_the_other_way(
     assert await operations(client) == 2
 
 
-async def test_one_that_waits_is_known_the_other_way(
+async def test_a_batch_that_waits_in_one_way_is_known_in_the_other(
     client: LossyClient, service: Service, ordered: bool
 ) -> None:
     """B1, U3: it is replaced on purpose only, and then waits the way it was published last."""
@@ -87,7 +87,7 @@ async def test_one_that_waits_is_known_the_other_way(
     assert await operations(client) == 1
 
 
-async def test_one_that_is_being_applied_is_known_the_other_way(
+async def test_a_batch_that_is_being_applied_in_one_way_is_known_in_the_other(
     client: LossyClient, service: Service, ordered: bool
 ) -> None:
     """B1, B2."""
@@ -105,7 +105,7 @@ async def test_one_that_is_being_applied_is_known_the_other_way(
     assert await operations(client) == 1
 
 
-async def test_one_that_has_failed_is_known_the_other_way(
+async def test_a_batch_that_has_failed_in_one_way_is_known_in_the_other(
     client: LossyClient, service: Service, ordered: bool
 ) -> None:
     """B1, B8: what is published instead needs no decision about the one before."""
@@ -204,7 +204,7 @@ async def test_a_request_that_has_failed_is_not_tried_again_when_it_arrives_agai
     assert await has_failed()
 
 
-async def test_of_two_that_publish_at_once_one_does(
+async def test_one_of_two_parallel_publishes_of_a_batch_queues_it(
     client: LossyClient, service: Service, ordered: bool
 ) -> None:
     """B1, B2: whoever is first."""
@@ -216,7 +216,7 @@ async def test_of_two_that_publish_at_once_one_does(
     assert len(await places(client)) == len(names) == await operations(client)
 
 
-async def test_one_that_may_have_been_applied_is_refused_until_that_is_decided(
+async def test_a_batch_that_may_have_been_applied_is_refused_until_somebody_decides(
     client: LossyClient, service: Service, ordered: bool
 ) -> None:
     """B1, B4: names up to there are not remembered; in order, the table asks when its turn comes."""

@@ -208,7 +208,7 @@ async def test_a_users_type_names_who_publishes_and_who_drops_its_branches(
         assert types >= {"branch_in", "branch_off"}
 
 
-async def test_whoever_publishes_the_branch_applies_the_batch(service: Whole) -> None:
+async def test_publishing_the_branch_of_a_staged_batch_applies_the_batch(service: Whole) -> None:
     """C8: as a validation does, which keeps rules instead of a person; a rollback knows what it takes out."""
     await service.ingest(service.source("0", 0, 1))
     await service.client.table("t").set_ordering(before=True)

@@ -57,7 +57,7 @@ def yard(sdk: AsyncClient) -> Yard:
     return Yard(sdk)
 
 
-async def test_they_are_applied_at_once_and_once(yard: Yard) -> None:
+async def test_unordered_batches_are_applied_at_once_and_once(yard: Yard) -> None:
     """B13, B1: neither gate nor approval holds them; names are whatever they are."""
     await yard.sdk.table("t").set_ordering(gate="closed", validation=True)
     names = ["2024/02", "b.arg", "a.state", "é"]
@@ -72,7 +72,9 @@ async def test_they_are_applied_at_once_and_once(yard: Yard) -> None:
     assert len([one async for one in yard.sdk.operations("t")]) == 5
 
 
-async def test_one_that_is_applied_keeps_no_other_and_its_content(yard: Yard, client: EtcdClient) -> None:
+async def test_an_unordered_batch_that_is_applied_holds_up_no_other_and_keeps_its_content(
+    yard: Yard, client: EtcdClient
+) -> None:
     """B13: types that name an object run side by side."""
     for name in "ab":
         await yard.put(name, "per_object", partitions=1)
@@ -87,7 +89,7 @@ async def test_one_that_is_applied_keeps_no_other_and_its_content(yard: Yard, cl
     assert await eventually(lambda: yard.has_done(a="applied", b="applied"))
 
 
-async def test_one_that_can_start_is_not_hidden_by_many_that_cannot(
+async def test_an_unordered_batch_that_can_start_is_not_hidden_by_many_that_cannot(
     yard: Yard, client: EtcdClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B9, B13: nor when it is tried again. The others start when nothing is in their way any more."""
@@ -112,7 +114,7 @@ async def test_one_that_can_start_is_not_hidden_by_many_that_cannot(
     assert await eventually(lambda: yard.has_done(**dict.fromkeys([*others, "z"], "applied")), 90)
 
 
-async def test_one_that_fails_for_good_is_told_and_decided_about(yard: Yard) -> None:
+async def test_an_unordered_batch_that_fails_for_good_waits_for_a_decision(yard: Yard) -> None:
     """B8, B9, B13, U1: it keeps no other; retry, skip and another content all work."""
     for name in ("a", "b", "c"):
         await yard.put(name, "letters", letters="!")
@@ -173,7 +175,9 @@ async def test_a_cancelled_one_waits_for_a_decision(yard: Yard, client: EtcdClie
     assert await eventually(lambda: yard.has_done(a="applied"))
 
 
-async def test_one_whose_operation_was_removed_is_found_by_the_doctor(yard: Yard, client: EtcdClient) -> None:
+async def test_the_doctor_finds_an_unordered_batch_whose_operation_was_removed(
+    yard: Yard, client: EtcdClient
+) -> None:
     """U1, B10."""
     await yard.sdk.table("t").pause()
     await yard.put("a")

@@ -82,7 +82,7 @@ async def test_a_decision_does_not_wait_for_the_next_attempt(
         assert ended.state == (pb.SUCCEEDED if action == "retry" else pb.FAILED)
 
 
-async def test_after_some_attempts_it_is_parked_and_says_why(
+async def test_an_operation_whose_completion_keeps_failing_is_parked_and_says_why(
     service: Service, client: LossyClient, tmp_path: Path
 ) -> None:
     """O18, C9, C10: nothing is tried any more, and one line says what to do."""
@@ -215,7 +215,7 @@ async def test_a_hooks_limit_is_its_failure(service: Service, client: LossyClien
     assert seen.completion.error.code == "RESOURCE_EXHAUSTED"
 
 
-async def test_who_waits_for_an_operation_hears_that_it_is_parked(
+async def test_a_caller_that_waits_for_an_operation_is_notified_that_it_is_parked(
     etcd_config: EtcdConfig, client: LossyClient, tmp_path: Path, parks_soon: None
 ) -> None:
     """O18: on the command line with an exit code of its own; and a decision is waited for to its end."""
@@ -248,7 +248,9 @@ async def test_who_waits_for_an_operation_hears_that_it_is_parked(
 
 
 @pytest.mark.parametrize("times", [1, 2])
-async def test_retry_counts_anew(service: Service, client: LossyClient, tmp_path: Path, times: int) -> None:
+async def test_a_decision_to_retry_begins_to_count_attempts_again(
+    service: Service, client: LossyClient, tmp_path: Path, times: int
+) -> None:
     """C10: as often as somebody wants."""
     operation = await start_hooked(service, client, tmp_path / "log", raises=ATTEMPTS * times)
     for _ in range(times):

@@ -39,7 +39,9 @@ def lines(log: Path) -> list[list[str]]:
     return [line.split() for line in log.read_text().splitlines()] if log.exists() else []
 
 
-async def test_it_is_told_which_attempts_count(service: Service, client: LossyClient, tmp_path: Path) -> None:
+async def test_sweeping_is_given_the_attempts_that_count(
+    service: Service, client: LossyClient, tmp_path: Path
+) -> None:
     """Of an operation that succeeds those of the jobs that did, of another one none."""
     argument = {"log": str(tmp_path / "log"), "partitions": 2}
     succeeds = await service.start("t", "sweeping", argument, options={"max_failed_partitions": 1})
@@ -62,7 +64,9 @@ async def test_it_is_told_which_attempts_count(service: Service, client: LossyCl
     assert [told[1:] for told in lines(tmp_path / "log")] == [["-", "CANCELLED"]]
 
 
-async def test_it_waits_until_no_runner_has_it(service: Service, client: LossyClient, tmp_path: Path) -> None:
+async def test_sweeping_waits_until_no_runner_has_the_operation(
+    service: Service, client: LossyClient, tmp_path: Path
+) -> None:
     """Attempts may be writing until then."""
     operation = await service.start("t", "sweeping", {"log": str(tmp_path / "log")})
     keys = client.keyspace.operation(operation)

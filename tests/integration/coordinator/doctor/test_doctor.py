@@ -329,7 +329,7 @@ async def test_an_operation_that_is_being_cancelled_needs_no_executor(
 
 
 @pytest.mark.parametrize(("skippable", "offered"), [(False, "retry|abort"), (True, "retry|skip|abort")])
-async def test_of_what_is_parked_only_decisions_that_count_are_offered(
+async def test_the_doctor_offers_only_decisions_that_a_parked_operation_can_take(
     practice: Practice, led: OperationId, skippable: bool, offered: str
 ) -> None:
     """C10, U1"""

@@ -103,7 +103,9 @@ async def test_a_lost_reply_of_a_drain_drains_once(client: LossyClient, etcd_con
         assert len((await client.scan(space.audit_prefix)).kvs) == 1
 
 
-async def test_of_two_drained_at_once_one_goes_on(client: LossyClient, etcd_config: EtcdConfig) -> None:
+async def test_one_of_two_coordinators_drained_at_once_goes_on(
+    client: LossyClient, etcd_config: EtcdConfig
+) -> None:
     """O21: each would have been the one that takes the other's tables."""
     space = client.keyspace
 

@@ -115,7 +115,9 @@ async def test_pruning_goes_on_beside_what_cannot_be_read(service: Whole, client
     assert len(kept) == 3
 
 
-async def test_each_is_named_and_removed_by_name(service: Whole, client: LossyClient) -> None:
+async def test_an_unreadable_key_is_named_by_the_doctor_and_removed_by_its_name(
+    service: Whole, client: LossyClient
+) -> None:
     """U1, U2: by the doctor; what says which rows the table has is removed by nobody."""
     planted, table = await plant(client), client.keyspace.table("t")
     kept = table.ordering, table.watermarks, table.unordered(DONE, "b")

@@ -71,7 +71,7 @@ async def test_a_mark_of_a_killed_backup_goes_in_time(client: EtcdClient, age_s:
 
 
 @pytest.mark.parametrize("damage", ["cut", "changed", "longer"])
-async def test_damage_is_found(client: EtcdClient, tmp_path: Path, damage: str) -> None:
+async def test_a_damaged_backup_is_found(client: EtcdClient, tmp_path: Path, damage: str) -> None:
     file = tmp_path / "b.db"
     await back_up(client, file, by="")
     content = bytearray(file.read_bytes())

@@ -279,7 +279,7 @@ async def test_services_may_begin_whichever_reply_is_lost(client: LossyClient, f
     assert entry.record.action == "after-restore"
 
 
-async def test_who_cannot_let_services_begin_says_so(client: LossyClient) -> None:
+async def test_mending_that_cannot_let_services_begin_says_so(client: LossyClient) -> None:
     """O27: the installation was changed meanwhile; the run is repeated."""
     await enter(client)
     key = client.keyspace.installation

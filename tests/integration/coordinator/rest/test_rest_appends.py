@@ -45,7 +45,7 @@ def test_appends_that_began_on_one_snapshot_are_all_there(
     assert ids_in(python, "default.t") == list(range(WRITERS))
 
 
-def test_one_that_comes_twice_with_its_key_is_answered_twice_and_done_once(
+def test_an_append_sent_twice_with_its_key_is_answered_twice_and_done_once(
     door: RestDoor, other: RestDoor, python: EtcdCatalog
 ) -> None:
     """P8: also by another coordinator, once others have built on it. Without its key it is known, too."""
@@ -61,7 +61,9 @@ def test_one_that_comes_twice_with_its_key_is_answered_twice_and_done_once(
     assert ids_in(python, "default.t") == [0, 1, 2]
 
 
-def test_one_whose_files_cannot_be_read_is_refused_as_a_loser(door: RestDoor, python: EtcdCatalog) -> None:
+def test_an_append_whose_files_cannot_be_read_is_refused_as_a_conflict(
+    door: RestDoor, python: EtcdCatalog
+) -> None:
     """U3: whoever sent it makes it again by himself."""
     late = commit_of(python, 1)
     assert door.ask("POST", T, commit_of(python, 0)).status == 200

@@ -33,7 +33,9 @@ def test_what_one_door_makes_the_other_sees(rest: RestClient, python: EtcdCatalo
     assert (found.properties["a"], found.spec().fields[0].name) == ("b", "kind")
 
 
-def test_who_asks_for_plans_of_the_server_plans_by_itself(door: RestDoor, python: EtcdCatalog) -> None:
+def test_a_client_that_asks_for_planning_by_the_server_plans_by_itself(
+    door: RestDoor, python: EtcdCatalog
+) -> None:
     """E1: what is not there is not among the endpoints, so clients know."""
     python.create_table("default.t", SCHEMA).append(ids(0, 3))
     with door.client(**{"scan-planning-mode": "server"}) as client:
@@ -110,7 +112,7 @@ def test_a_table_made_with_its_first_rows_appears_with_them(rest: RestClient, py
         rest.create_table_transaction("default.t", SCHEMA)
 
 
-def test_one_of_two_who_build_on_the_same_state_wins(rest: RestClient, python: EtcdCatalog, tmp_path: Path):
+def test_one_of_two_commits_on_the_same_state_wins(rest: RestClient, python: EtcdCatalog, tmp_path: Path):
     """P7: the other is told that nothing has happened, and leaves no metadata."""
     first = rest.create_table("default.t", SCHEMA, properties={"commit.retry.num-retries": "0"})
     python.load_table("default.t").append(ids(0, 1))
@@ -132,7 +134,9 @@ def test_a_commit_to_another_branch_makes_one_late_and_not_wrong(rest: RestClien
     assert ids_in(rest, "default.t") == [0, 2]
 
 
-def test_namespaces(rest: RestClient, tmp_path: Path) -> None:
+def test_namespaces_are_created_listed_changed_and_dropped_over_rest(
+    rest: RestClient, tmp_path: Path
+) -> None:
     for name in ("a", "a.b", "c"):
         rest.create_namespace(name)
     assert rest.list_namespaces() == [("a",), ("c",), ("default",)]

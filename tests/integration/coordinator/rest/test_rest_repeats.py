@@ -83,7 +83,7 @@ def test_what_happened_to_one_whose_replies_are_all_lost_is_known(
     assert commits(python) == 1
 
 
-def test_of_many_at_once_one_is_done_and_all_are_answered(
+def test_many_parallel_repeats_of_a_commit_are_done_once_and_all_answered(
     door: RestDoor, other: RestDoor, python: EtcdCatalog, tmp_path: Path
 ) -> None:
     """P7"""

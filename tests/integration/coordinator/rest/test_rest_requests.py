@@ -102,7 +102,9 @@ def test_clickhouse_is_told_200_in_place_of_204(door: RestDoor, python: EtcdCata
         assert not python.table_exists("default.t")
 
 
-def test_who_has_the_metadata_is_not_sent_it_again(door: RestDoor, table: Any, python: EtcdCatalog) -> None:
+def test_metadata_that_a_client_has_is_not_sent_again(
+    door: RestDoor, table: Any, python: EtcdCatalog
+) -> None:
     first = door.ask("GET", T)
     assert first.json["metadata-location"] == table["metadata-location"]
     etag = first.headers["etag"]
@@ -169,7 +171,7 @@ def test_a_form_of_a_web_site_does_nothing(door: RestDoor, table: Any) -> None:
     assert door.ask("POST", T, properties(a="b"), host="evil.example").status == 421
 
 
-def test_metrics_are_taken(door: RestDoor, table: Any) -> None:
+def test_metrics_that_engines_report_are_accepted(door: RestDoor, table: Any) -> None:
     assert door.ask("POST", f"{T}/metrics", {"report-type": "scan-report"}).status == 204
 
 

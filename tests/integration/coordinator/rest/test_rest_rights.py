@@ -62,7 +62,7 @@ def test_the_roles_of_the_policy_hold(etcd_config: EtcdConfig, store: SyncEtcd, 
     assert (by["create-table"], by["drop-table"]) == (WRITER, ROOT)
 
 
-def test_who_may_not_repeat_what_it_did_is_not_told_that_nothing_happened(
+def test_a_repeat_without_the_right_to_it_leaves_the_outcome_open(
     etcd_config: EtcdConfig, store: SyncEtcd, python: EtcdCatalog, tmp_path: Path
 ) -> None:
     """P8: engines remove the files of a commit that was refused."""

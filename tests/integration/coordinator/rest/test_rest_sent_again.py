@@ -46,7 +46,7 @@ async def test_a_lost_reply_is_answered_as_done(door: RestDoor, other: RestDoor,
     assert ids_in(python, "default.t") == [1, 2]
 
 
-def test_of_many_at_once_one_is_done_and_all_are_answered(
+def test_many_copies_of_a_commit_at_once_are_done_once_and_all_answered(
     door: RestDoor, other: RestDoor, python: EtcdCatalog, tmp_path: Path
 ) -> None:
     """P7: those that lose have lost to themselves."""
@@ -58,7 +58,9 @@ def test_of_many_at_once_one_is_done_and_all_are_answered(
     assert len(metadata_files(tmp_path)) == 2
 
 
-def test_one_that_makes_its_table_is_not_told_that_it_was_there(door: RestDoor, python: EtcdCatalog) -> None:
+def test_a_creation_sent_again_is_not_refused_because_its_table_exists(
+    door: RestDoor, python: EtcdCatalog
+) -> None:
     """P8: Java's client would remove the files of what it has made."""
     making = python.create_table_transaction("default.made", SCHEMA)
     making.append(ids(1, 2))
@@ -117,7 +119,9 @@ def test_another_snapshot_of_the_same_id_is_refused(door: RestDoor, python: Etcd
     assert ids_in(python, "default.t") == [1]
 
 
-def test_one_that_moves_watermarks_is_known_by_its_snapshot_too(door: RestDoor, python: EtcdCatalog) -> None:
+def test_a_commit_that_moves_watermarks_is_recognised_by_its_snapshot(
+    door: RestDoor, python: EtcdCatalog
+) -> None:
     """E4: the same rows written anew are another snapshot, and are refused."""
     body, anew = commit_of(python, 1), commit_of(python, 1)
     for one in (body, anew):

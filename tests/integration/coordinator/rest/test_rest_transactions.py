@@ -86,7 +86,7 @@ NO_ROWS = {"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": None}
 
 
 @pytest.mark.parametrize("requirements", [[NO_ROWS], []], ids=["it has lost", "it goes on top"])
-def test_one_that_lost_the_race_for_one_table_changes_none_or_needs_nothing(
+def test_a_transaction_that_lost_the_race_for_one_table_changes_none(
     door: RestDoor, python: EtcdCatalog, tables: list[str], tmp_path: Path, requirements: list[dict[str, Any]]
 ) -> None:
     """E2, P6, P8: also when the first request got lost; no rows are, nor is a file of the first try left."""

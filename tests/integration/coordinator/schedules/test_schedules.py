@@ -150,7 +150,7 @@ async def test_an_id_of_another_request_is_no_repeat(sdk: AsyncClient) -> None:
     assert [one.name for one in await sdk.table("t").schedules()] == ["b"]
 
 
-async def test_whoever_may_look_sees_no_secret(sdk: AsyncClient) -> None:
+async def test_a_schedule_shows_readers_no_secret(sdk: AsyncClient) -> None:
     """S5."""
     asked = {"partitions": 0, "password": "hunter2"}
     added = await sdk.table("t").add_schedule("a", "noop", asked, cron=YEARLY)

@@ -145,7 +145,7 @@ async def test_a_skip_whose_reply_is_lost_is_counted_once(leader: Leader, fault:
 
 
 @pytest.mark.parametrize("fault", LOST)
-async def test_when_to_look_next_is_told_whatever_is_lost(leader: Leader, fault: Fault) -> None:
+async def test_the_time_of_the_next_look_survives_lost_replies(leader: Leader, fault: Fault) -> None:
     await leader.add()
     leader.client.fail(fault, when=puts(leader.keys.agenda))
     await leader.look(0.7 * HOUR)

@@ -81,7 +81,7 @@ def led(monkeypatch: pytest.MonkeyPatch) -> set[bytes]:
 
 
 @pytest.mark.parametrize(("error", "state"), [("", pb.SUCCEEDED), ("why", pb.FAILED)])
-async def test_whoever_waits_for_the_end_gets_it_from_any_coordinator(
+async def test_any_coordinator_answers_a_wait_for_the_end_of_an_operation(
     etcd_config: EtcdConfig, client: EtcdClient, led: set[bytes], error: str, state: int
 ) -> None:
     """O22: as the history has it, whether the coordinator leads the table or not."""

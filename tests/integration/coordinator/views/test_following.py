@@ -71,7 +71,7 @@ async def test_slow_readers_skip_states(service: Service, client: EtcdClient, fo
     assert all(one.operation.jobs.succeeded == 31 for one in rest)
 
 
-async def test_who_watches_first_and_who_comes_later_see_the_same(
+async def test_early_and_late_watchers_of_an_operation_see_the_same(
     service: Service, client: EtcdClient, following: Following
 ) -> None:
     """G2: a later watcher gets nothing again that its first update has shown."""
@@ -135,7 +135,7 @@ async def test_what_a_leader_knows_is_used_while_it_leads(
                 assert followed.last.operation.state == pb.SUCCEEDED
 
 
-async def test_who_looks_on_changes_nothing_of_the_leaders_state(
+async def test_watching_changes_nothing_of_the_leaders_state(
     etcd_config: EtcdConfig, client: EtcdClient
 ) -> None:
     """G2: neither by what it alone sees, nor by how far it has seen."""

@@ -119,7 +119,9 @@ async def test_what_is_remembered_of_batches_is_not_listed_for_each(counting: Co
     assert sum(cost > 10 for cost in costs) == 40 * 10 // (keep // SLACK)
 
 
-async def test_who_takes_an_operation_with_many_results_keeps_etcd_from_nobody(counting: Counting) -> None:
+async def test_taking_an_operation_with_many_results_holds_up_no_other_use_of_etcd(
+    counting: Counting,
+) -> None:
     """G1: they are read outside of the transaction, once a leader has said that there are many."""
     operation = await begin(counting, partition_count=1600)
     keys = counting.keyspace.operation(operation)

@@ -460,7 +460,7 @@ def fetch(address: str) -> Any:
         return json.load(answer)
 
 
-async def test_one_line_says_why_in_every_state(
+async def test_every_state_of_a_table_is_explained_in_one_line(
     etcd_config: EtcdConfig, client: EtcdClient, tmp_path: Path
 ) -> None:
     """U1: and what is stuck says what to do about it."""

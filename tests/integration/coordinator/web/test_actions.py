@@ -247,7 +247,7 @@ async def test_a_schedule_is_paused_resumed_and_run(place: Place, client: EtcdCl
     assert httpx.URL(effect).params["name"].startswith("t/noop/")
 
 
-async def test_who_may_not_do_it_is_refused(place: Place) -> None:
+async def test_a_reader_is_offered_no_action_and_can_send_none(place: Place) -> None:
     """S3: a reader is offered nothing, can open no form and send none; the audit trail has it."""
     name = await started(place)
     assert await place.rita.offers("/operation", name=name) == set()

@@ -131,7 +131,7 @@ async def test_signing_in_and_out(page: str) -> None:
         assert again.headers["location"] == "/sign-in"
 
 
-async def test_sessions_are_bounded(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_sessions_of_the_page_are_bounded(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """G3, U5: whoever signs in ends the session that he had, and the oldest one if there are too many."""
     monkeypatch.setattr(requests, "MAX_SESSIONS", 2)
     async with AsyncExitStack() as stack:

@@ -14,7 +14,9 @@ from support.services.tokens import token_file
 from support.waiting import eventually
 
 
-async def test_one_cut_off_from_etcd_lives_and_is_unready(etcd: EtcdProcess, etcd_config: EtcdConfig) -> None:
+async def test_a_coordinator_cut_off_from_etcd_is_alive_and_not_ready(
+    etcd: EtcdProcess, etcd_config: EtcdConfig
+) -> None:
     """To start it anew would not help; to send callers to another one does."""
     async with (
         Proxy(etcd.endpoint) as proxy,

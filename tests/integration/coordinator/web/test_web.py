@@ -128,7 +128,7 @@ async def test_a_type_that_nobody_serves_is_stuck(service, web, client):
         await web.shows("/", "1 stuck on this page", reason)
 
 
-async def test_members_and_leaders(service, web, client):
+async def test_the_page_shows_members_and_leaders(service, web, client):
     async with executor(client, "e1", "ingest", "noop"):
         await service.start("t", argument={"partitions": 1})
         leader = await eventually(lambda: leader_of(client, "t"))
@@ -436,7 +436,7 @@ async def _unavailable(web: Web, path: str) -> bool:
     return answer.status == 503
 
 
-async def test_it_is_there_before_etcd_is(tmp_path: Path, prefix: str):
+async def test_the_page_is_served_before_etcd_answers(tmp_path: Path, prefix: str):
     etcd = EtcdProcess(tmp_path)
     config = EtcdConfig(endpoints=(etcd.endpoint,), prefix=prefix, timeout_s=0.5)
     coordinator = Coordinator(config_of(config, web="127.0.0.1:0"))

@@ -413,7 +413,7 @@ async def test_the_end_of_a_run_is_noticed_although_its_history_was_compacted(
         await lagging.close()
 
 
-async def test_whoever_comes_too_late_is_told_at_once(client: LossyClient) -> None:
+async def test_a_task_that_attaches_after_the_end_of_its_run_is_notified_at_once(client: LossyClient) -> None:
     arg = await start_operation(client)
     async with LeaseSession(client, 10) as session:
         taken = await take(client, arg, session)

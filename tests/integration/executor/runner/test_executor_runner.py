@@ -210,7 +210,7 @@ async def test_an_operation_without_jobs_is_nothing_to_do(client: LossyClient) -
         assert await job_records(client, empty) == {}
 
 
-async def test_tables_take_turns(client: LossyClient, tmp_path: Path) -> None:
+async def test_tables_take_turns_at_the_slots_of_an_executor(client: LossyClient, tmp_path: Path) -> None:
     """A table with many operations does not keep others waiting."""
     held = {"folder": str(tmp_path), "hold": ["0"]}
     many = [await start_operation(client, "traced", held, table="many") for _ in range(4)]

@@ -122,7 +122,7 @@ async def test_what_is_refused_to_an_executor_is_not_picked_without_a_pause(
         assert all(after - before >= _HELP_S for before, after in pairwise(at[1:]))
 
 
-async def test_who_joins_and_who_leaves_changes_who_looks_after_what(
+async def test_executors_share_operations_anew_when_one_joins_or_leaves(
     client: LossyClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("distop.executor.runner.waiting._HELP_S", 3600.0)

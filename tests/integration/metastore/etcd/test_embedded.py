@@ -67,7 +67,7 @@ def test_the_shared_etcd_keeps_what_is_put_below_the_prefix(etcd: EtcdProcess, p
     assert etcdctl(etcd, "get", "--prefix", f"{prefix}.") == f"{prefix}.greeting\nhello\n"
 
 
-def test_it_listens_on_loopback_only(etcd: EtcdProcess) -> None:
+def test_an_embedded_etcd_listens_on_loopback_only(etcd: EtcdProcess) -> None:
     members = etcdctl(etcd, "member", "list")
     assert f"http://{etcd.endpoint}" in members
     addresses = {
@@ -145,7 +145,7 @@ def test_a_lossy_version_warns_when_it_starts(tmp_path: Path, caplog: pytest.Log
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs the parent-death signal of Linux")
 @pytest.mark.parametrize("state", ["running", "halted"])
-def test_it_does_not_outlive_a_parent_that_was_killed(tmp_path: Path, state: str) -> None:
+def test_an_embedded_etcd_ends_with_a_parent_that_was_killed(tmp_path: Path, state: str) -> None:
     parent = subprocess.Popen(
         [sys.executable, "-c", STARTS_ONE_AND_WAITS, str(tmp_path), state],
         stdin=subprocess.PIPE,

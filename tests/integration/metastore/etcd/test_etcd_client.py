@@ -270,7 +270,9 @@ async def test_a_member_that_is_silent_does_not_use_up_the_deadline_of_a_read(
     assert client.endpoint == etcd.endpoint
 
 
-async def test_after_a_write_in_doubt_the_next_is_asked(at: Connect, proxy: Proxy, etcd: EtcdProcess) -> None:
+async def test_after_a_write_in_doubt_the_client_goes_to_the_next_member(
+    at: Connect, proxy: Proxy, etcd: EtcdProcess
+) -> None:
     client = at(proxy.endpoint, etcd.endpoint, timeout_s=0.5)
     key = client.keyspace.prefix + b"k"
     await client.get(key)
@@ -376,7 +378,9 @@ async def test_closing_ends_calls_under_way_and_refuses_later_ones(at: Connect, 
         await client.get(b"k")
 
 
-async def test_users_and_passwords(tmp_path: Path, prefix: str) -> None:
+async def test_only_the_right_user_and_password_are_let_in_also_when_tokens_are_forgotten(
+    tmp_path: Path, prefix: str
+) -> None:
     """U5: the right user works and goes on working when etcd forgets its tokens; all others are refused."""
     with EtcdProcess(tmp_path) as etcd:
         enable_users(etcd, user="worker", password="secret", prefix=f"{prefix}.")
@@ -445,7 +449,9 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
         yield Secure(config, etcd.endpoint)
 
 
-async def test_mutual_tls(tls: Secure, prefix: str) -> None:
+async def test_a_client_without_a_certificate_of_the_right_authority_gets_no_connection(
+    tls: Secure, prefix: str
+) -> None:
     """U5: who has no certificate of the right authority gets no connection."""
     config = replace(tls.config, prefix=prefix)
     client = EtcdClient(config)

@@ -121,7 +121,7 @@ async def test_those_of_one_lane_never_go_together(held: HeldClient) -> None:
     assert sorted(result.succeeded for result in results) == [False, False, True]
 
 
-async def test_one_that_etcd_refuses_takes_none_along(held: HeldClient, client: EtcdClient) -> None:
+async def test_a_write_that_etcd_refuses_fails_alone(held: HeldClient, client: EtcdClient) -> None:
     """Such as one under a lease that has expired."""
     tasks = await begun(held, once(held, "a"), once(held, "b", lease=12345), once(held, "c"))
     held.let_go.set()
@@ -168,7 +168,7 @@ async def test_each_hears_of_a_lost_reply_by_an_error_of_its_own(held: HeldClien
     assert other.details == {"of": "all"}
 
 
-async def test_who_stops_waiting_before_it_is_sent_has_written_nothing(
+async def test_a_write_cancelled_before_it_is_sent_writes_nothing(
     held: HeldClient, client: EtcdClient
 ) -> None:
     """U4: neither cancelled nor past its deadline."""

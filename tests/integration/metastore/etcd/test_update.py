@@ -148,7 +148,7 @@ async def test_a_competitor_who_wins_is_built_upon(
     assert (await number.client.get(number.key)).mod_revision == revision
 
 
-async def test_who_loses_every_race_gives_up(
+async def test_an_update_that_loses_every_race_gives_up(
     number: Number, rival: EtcdClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """U3: bounded; nothing is written and the error may be tried again."""
@@ -240,7 +240,9 @@ async def test_what_is_known_is_not_read_first(number: Number) -> None:
     assert seen == [0, 5]
 
 
-async def test_it_ends_within_the_callers_deadline(number: Number, etcd_config: EtcdConfig) -> None:
+async def test_an_update_ends_within_the_deadline_of_its_caller(
+    number: Number, etcd_config: EtcdConfig
+) -> None:
     """U3: an etcd that is away is waited for no longer than the caller has."""
     away = LossyClient(EtcdConfig(endpoints=("127.0.0.1:1",), prefix=etcd_config.prefix, timeout_s=30))
     began = time.monotonic()
@@ -250,7 +252,7 @@ async def test_it_ends_within_the_callers_deadline(number: Number, etcd_config: 
     await away.close()
 
 
-async def test_who_is_patient_waits_for_an_etcd_that_is_away_or_full(number: Number) -> None:
+async def test_a_patient_update_waits_for_an_etcd_that_is_away_or_full(number: Number) -> None:
     """O27, J3: a worker's write outlives both; a write that a caller waits for does not."""
     number.client.fail(Fault.DOWN, Fault.FULL, Fault.LOST_REPLY, Fault.FULL, Fault.DOWN)
     txn = Txn((absent(number.key),), (Put(number.key, b"1"),), (Get(number.key),))
@@ -260,7 +262,7 @@ async def test_who_is_patient_waits_for_an_etcd_that_is_away_or_full(number: Num
     assert result.single(0, number.key).value == b"1"
 
 
-async def test_patience_ends(number: Number) -> None:
+async def test_a_patient_update_gives_up_in_the_end(number: Number) -> None:
     number.client.fail(*[Fault.DOWN] * 1000)
     with pytest.raises(EtcdUnavailable):
         await settle(number.client, Txn((), (Put(number.key, b"1"),)), patience_s=0.3)

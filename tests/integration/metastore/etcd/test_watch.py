@@ -271,7 +271,9 @@ def _counted(etcd: EtcdProcess, what: str) -> int:
     return int(float(found[1]))
 
 
-async def test_who_waits_for_a_key_to_go_heeds_one_of_his_own(client: EtcdClient, prefix_key: bytes) -> None:
+async def test_a_wait_for_a_key_to_go_ends_at_a_key_of_the_same_member(
+    client: EtcdClient, prefix_key: bytes
+) -> None:
     """O25: by a delayed request of the same member. It would wait forever: no other one deletes the key."""
     key, other, mine = prefix_key + b"k", await client.lease_grant(60), await client.lease_grant(60)
     await client.put(key, b"", lease=other)

@@ -61,7 +61,7 @@ def me(client: LossyClient, keys: TableKeys, session: LeaseSession) -> Candidate
     return Candidate(client, keys, session)
 
 
-async def test_one_of_many_wins(client: EtcdClient, keys: TableKeys) -> None:
+async def test_one_of_many_candidates_wins_the_election(client: EtcdClient, keys: TableKeys) -> None:
     """O24."""
     sessions = [await LeaseSession(client, TTL_S).start() for _ in range(10)]
     tries = [campaign(client, keys, each, record(f"m{n}")) for n, each in enumerate(sessions)]
@@ -98,7 +98,7 @@ async def test_a_full_etcd_may_have_made_a_leader(me: Candidate) -> None:
     assert await held(me.client, epoch)
 
 
-async def test_who_cannot_learn_the_answer_says_so(me: Candidate) -> None:
+async def test_a_campaign_whose_outcome_stays_unknown_says_so(me: Candidate) -> None:
     me.client.fail(*[Fault.LOST_REPLY] * MAX_TRIES)
     with pytest.raises(OutcomeUnknown):
         await me.campaign()

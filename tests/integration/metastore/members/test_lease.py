@@ -36,7 +36,7 @@ async def test_before_its_grant_it_is_neither_alive_nor_lost(client: EtcdClient)
         assert session.alive
 
 
-async def test_its_keys_vanish_when_it_is_closed(client: EtcdClient) -> None:
+async def test_closing_a_lease_removes_its_keys_at_once(client: EtcdClient) -> None:
     """O26: at once, not after the TTL."""
     async with LeaseSession(client, TTL_S) as session:
         key = await bound_key(client, session)
@@ -61,7 +61,7 @@ async def test_a_process_that_is_busy_keeps_it(client: EtcdClient) -> None:
     await session.close()
 
 
-async def test_it_is_given_up_before_etcd_drops_it(
+async def test_a_lease_is_given_up_before_etcd_drops_it(
     client: EtcdClient, victim: EtcdClient, proxy: Proxy
 ) -> None:
     """O10, O25: cut off, its holder stops while the key still exists, so that two never act."""
@@ -104,7 +104,7 @@ async def test_a_lease_that_was_revoked_elsewhere_is_noticed(client: EtcdClient)
     await session.close()
 
 
-async def test_who_was_paused_knows_it_by_the_clock_alone(client: EtcdClient) -> None:
+async def test_a_paused_holder_knows_by_the_clock_alone_that_its_lease_is_over(client: EtcdClient) -> None:
     """O10, O24: no event loop has to run first, and renewing afterwards does not bring it back."""
     now = 100.0
     session = await LeaseSession(client, 10, clock=lambda: now).start()

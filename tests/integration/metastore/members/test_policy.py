@@ -34,7 +34,7 @@ async def test_a_change_in_doubt_is_made_once(client: LossyClient, fault: Fault)
     assert len(entries) == 1
 
 
-async def test_of_changes_at_once_none_is_lost(client: LossyClient) -> None:
+async def test_parallel_changes_of_the_policy_are_all_kept(client: LossyClient) -> None:
     """S6"""
     await asyncio.gather(*(grant(client, f"s{number}", f"r{number}") for number in range(8)))
     policy = await read_policy(client)

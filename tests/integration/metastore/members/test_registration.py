@@ -30,7 +30,7 @@ async def keys(client: EtcdClient) -> list[str]:
     return [kv.key[own:].decode() for kv in found.kvs if b"_installation" not in kv.key]
 
 
-async def test_who_leaves_leaves_nothing(client: EtcdClient) -> None:
+async def test_a_member_that_leaves_removes_its_keys(client: EtcdClient) -> None:
     record = own_record("a", "sidecar")
     async with LeaseSession(client, LEASE_S) as session, registered(client, session, record):
         place = await client.get(client.keyspace.latest_service("sidecar", record.host))
@@ -82,13 +82,13 @@ async def test_a_defect_does_not_end_the_watch_over_its_own_key(
     assert "odd" in caplog.text
 
 
-async def test_one_that_nobody_misses_has_no_place(client: EtcdClient) -> None:
+async def test_a_member_that_nobody_would_miss_is_not_remembered(client: EtcdClient) -> None:
     record = own_record("a", "executor")
     async with LeaseSession(client, LEASE_S) as session, registered(client, session, record, missed=False):
         assert await keys(client) == ["_executors.a"]
 
 
-async def test_one_that_cannot_register_leaves_no_place(client: EtcdClient) -> None:
+async def test_a_member_that_cannot_register_is_not_remembered(client: EtcdClient) -> None:
     await client.put(client.keyspace.installation, b"{}")
     async with LeaseSession(client, LEASE_S) as session:
         with pytest.raises(CorruptRecord):

@@ -196,7 +196,7 @@ async def test_everything_of_a_finish_happens_at_one_revision(led: Led) -> None:
     assert len(just_before.kvs) == 3, "argument, state and job stood until then"
 
 
-async def test_other_operations_keep_running(led: Led) -> None:
+async def test_the_end_of_an_operation_leaves_others_running(led: Led) -> None:
     op = await led.sealed()
     await led.begin(kind="other", compatible=lambda other: True)
     assert await led.finish(op, await led.plan()) is Finished.DONE
@@ -306,7 +306,7 @@ async def test_what_has_moved_is_told_and_nothing_written(led: Led) -> None:
     assert (await led.client.get(op.state)).value == COMMITTING
 
 
-async def test_either_the_cancellation_wins_or_the_finish(led: Led) -> None:
+async def test_either_the_cancellation_or_the_finish_wins(led: Led) -> None:
     """O19: in every round exactly one of them."""
     wins = {"cancel": 0, "finish": 0}
     for _ in range(60):

@@ -81,7 +81,7 @@ def outcome(answer: object) -> Outcome:
     return answer.outcome
 
 
-async def test_one_attempt_owns_a_job(job: Job) -> None:
+async def test_only_one_attempt_owns_a_job(job: Job) -> None:
     owner = await job.claimed(A)
     answer = await job.try_claim(B)
     assert isinstance(answer, Occupied)

@@ -79,7 +79,7 @@ async def test_fifty_parallel_starts_of_fifty_objects_have_distinct_growing_ids(
     assert [revisions[number] for number in range(1, 51)] == sorted(revisions.values())
 
 
-async def test_of_fifty_parallel_starts_of_one_object_exactly_one_wins(client: EtcdClient) -> None:
+async def test_exactly_one_of_fifty_parallel_starts_of_one_object_wins(client: EtcdClient) -> None:
     """O2, O3: the errors of the others name the incompatible operation."""
     outcomes = await asyncio.gather(*(begin(client) for _ in range(50)), return_exceptions=True)
     winners = [outcome for outcome in outcomes if isinstance(outcome, OperationId)]

@@ -64,7 +64,7 @@ async def test_what_has_no_one_spelling_is_refused(sdk: AsyncClient) -> None:
         assert caught.value.details["field"] == "location", where
 
 
-async def test_of_tables_made_at_the_same_instant_those_that_do_not_nest_win(sdk: AsyncClient) -> None:
+async def test_tables_created_at_the_same_instant_never_nest(sdk: AsyncClient) -> None:
     """S2: of a folder and what lies in it, one."""
     for round_ in range(20):
         folder = f"/data/{round_}"

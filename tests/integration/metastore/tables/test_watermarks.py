@@ -31,7 +31,7 @@ def to(value: str) -> Change:
     return change
 
 
-async def test_they_are_set_and_forgotten_with_an_audit_entry_each(sdk: AsyncClient) -> None:
+async def test_setting_or_forgetting_a_watermark_leaves_an_audit_entry(sdk: AsyncClient) -> None:
     """U2: and what changes nothing leaves none."""
     assert await sdk.table("t").set_watermark("s", "1", "9", "renumbered") == {"s": {"1": "9"}}
     assert await sdk.table("t").set_watermark("s", "1", "9") == {"s": {"1": "9"}}
@@ -64,7 +64,9 @@ async def test_what_cannot_be_meant_is_refused_by_field(sdk: AsyncClient) -> Non
     assert await sdk.table("t").watermarks() == {"s": {"1": "9"}}
 
 
-async def test_they_stay_while_an_operation_moves_them(sdk: AsyncClient, client: LossyClient) -> None:
+async def test_watermarks_cannot_be_set_while_an_operation_moves_them(
+    sdk: AsyncClient, client: LossyClient
+) -> None:
     """C8: it started from their values. An operation that moves none is no obstacle."""
     await begin(client, kind="validate", effect=Effect.READS)
     await sdk.table("t").set_watermark("s", "1", "9")

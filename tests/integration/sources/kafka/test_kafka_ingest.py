@@ -92,7 +92,7 @@ def test_nothing_new_succeeds_and_leaves_no_snapshot(ingesting: Ingesting, topic
     assert ingesting.table.head == before
 
 
-def test_of_two_over_the_same_offsets_one_wins(ingesting: Ingesting, topic: KafkaTopic) -> None:
+def test_one_of_two_ingests_of_the_same_offsets_wins(ingesting: Ingesting, topic: KafkaTopic) -> None:
     """P16."""
     topic.ids(0, 30)
     first, second = (ingesting.start(kafka=topic.argument()) for _ in range(2))
@@ -308,7 +308,7 @@ def test_a_filter_sees_what_stands_beside_the_value(ingesting: Ingesting, topic:
     assert ingesting.read().to_pydict() == {"id": list(range(13, 30, 3)), "part": [1] * 6}
 
 
-def test_csv_records(ingesting: Ingesting, topic: KafkaTopic) -> None:
+def test_records_of_csv_become_rows_or_are_bad(ingesting: Ingesting, topic: KafkaTopic) -> None:
     topic.produce([b'1,"a,b"', b"2,\r\n", b"3", b'4,"x', b"5,a\n6,b", b"", b"7,NA"], 0)
     jobs = ingesting.ingest(
         kafka=topic.argument(format="csv"), header=["id", "note"], on_bad_rows="quarantine"
@@ -317,7 +317,7 @@ def test_csv_records(ingesting: Ingesting, topic: KafkaTopic) -> None:
     assert [entry["offset"] for entry in quarantined(ingesting, jobs)] == [2, 3, 4, 5]
 
 
-def test_raw_values(ingesting: Ingesting, topic: KafkaTopic, tmp_path: Path) -> None:
+def test_values_of_records_are_kept_as_bytes(ingesting: Ingesting, topic: KafkaTopic, tmp_path: Path) -> None:
     topic.produce([b"\x00\xff", b"text"], 0)
     ingesting.ingest(kafka=topic.argument(format="raw", value_column="body"))
     assert ingesting.rows("body") == [b"\x00\xff", b"text"]

@@ -111,7 +111,7 @@ def test_start_takes_its_argument_from_standard_input(service: FakeService) -> N
     assert json.loads(service.calls["start"][0].argument_json) == {"partitions": 3, "note": "y"}
 
 
-def test_start_and_wait(service: FakeService) -> None:
+def test_start_with_wait_shows_the_progress_and_the_outcome(service: FakeService) -> None:
     result = run("operation", "start", "flights", "noop", "--arg", "partitions=3", "--wait")
     assert result.exit_code == 0
     assert "succeeded" in result.stdout
@@ -271,7 +271,7 @@ def test_a_dry_run_of_ingest_shows_and_starts_nothing(service: FakeService) -> N
     assert "start" not in service.calls
 
 
-def test_ls(service: FakeService) -> None:
+def test_operations_are_listed(service: FakeService) -> None:
     for _ in range(3):
         run("operation", "start", "flights", "noop")
     assert [op["name"] for op in in_json("operation", "list")] == [f"flights/noop/{n}" for n in (1, 2, 3)]
@@ -288,7 +288,7 @@ def test_ls(service: FakeService) -> None:
     assert {call.page_size for call in service.calls["list"]} == {102, 200}
 
 
-def test_show(service: FakeService) -> None:
+def test_an_operation_is_shown(service: FakeService) -> None:
     run("operation", "start", "flights", "noop")
     shown = in_json("operation", "show", "flights/noop/1")
     assert shown["started_at"] == "2023-11-14T22:13:20Z"
@@ -296,7 +296,7 @@ def test_show(service: FakeService) -> None:
     assert "flights/noop/1" in run("operation", "show", "flights/noop/1").stdout
 
 
-def test_watch(service: FakeService) -> None:
+def test_an_operation_is_watched_to_its_end(service: FakeService) -> None:
     run("operation", "start", "flights", "noop", "--arg", "partitions=2")
     result = run("operation", "watch", "flights/noop/1", "-o", "json")
     updates = [json.loads(line) for line in result.stdout.splitlines()]
@@ -305,7 +305,7 @@ def test_watch(service: FakeService) -> None:
     assert "succeeded" in run("operation", "watch", "flights/noop/1").stdout
 
 
-def test_cancel(service: FakeService) -> None:
+def test_an_operation_is_cancelled(service: FakeService) -> None:
     service.world.add(RUNNING)
     asked = in_json("operation", "cancel", RUNNING.name, "--reason", "why")
     assert asked["cancel_requested"]
@@ -340,7 +340,7 @@ def test_pause_and_resume_of_an_operation_and_of_a_table(service: FakeService) -
     assert in_json("table", "resume", "flights")["pause"] is None
 
 
-def test_drain(service: FakeService) -> None:
+def test_a_coordinator_is_drained(service: FakeService) -> None:
     """O21"""
     assert "coordinator (draining)" in run("cluster", "drain", "c1", "--reason", "new host").stdout
     assert service.calls["drain"][0].reason == "new host"
@@ -349,7 +349,7 @@ def test_drain(service: FakeService) -> None:
 
 
 @pytest.mark.parametrize(("skippable", "offered"), [(False, "retry|abort"), (True, "retry|skip|abort")])
-def test_of_what_is_parked_only_decisions_that_count_are_offered(
+def test_only_decisions_that_a_parked_operation_can_take_are_offered(
     service: FakeService, skippable: bool, offered: str
 ) -> None:
     """C10, U1: by who shows it, and by who waits for it."""
@@ -415,7 +415,7 @@ def test_facts_of_any_shape_are_shown(service: FakeService, odd: Any) -> None:
     assert run("operation", "list").exit_code == 0
 
 
-def test_drop(service: FakeService) -> None:
+def test_a_table_is_dropped_once_though_the_reply_is_lost(service: FakeService) -> None:
     """A lost reply is answered by the table that is gone; of one that never was, it is an error."""
     service.lose_replies = 1
     dropped = run("table", "drop", "flights", "--reason", "old")
@@ -425,7 +425,7 @@ def test_drop(service: FakeService) -> None:
     assert run("table", "drop", "flights").exit_code == 3
 
 
-def test_alter(service: FakeService) -> None:
+def test_a_table_is_altered_by_one_call_that_is_repeated_under_its_id(service: FakeService) -> None:
     """All that is asked for is one call; a lost reply is asked for again under the same id."""
     run("table", "create", "t", "--location", "/data/t")
     service.lose_replies = 1
@@ -464,7 +464,7 @@ def test_the_audit_trail_is_exported_with_cursors(service: FakeService) -> None:
     assert service.calls["audit"][-1].after == "1"
 
 
-def test_audit(service: FakeService) -> None:
+def test_the_audit_trail_is_listed(service: FakeService) -> None:
     """U2"""
     service.world.add(pb.Operation(name=HELD, table="flights", type="noop", instance=8, state=pb.RUNNING))
     assert "nothing yet" in run("audit", "list").stderr
@@ -479,7 +479,7 @@ def test_audit(service: FakeService) -> None:
     assert "1 more: --limit 0 shows all" in cut.stderr
 
 
-def test_tables(service: FakeService) -> None:
+def test_tables_are_created_and_listed(service: FakeService) -> None:
     words = ["table", "create", "t", "--location", "/data/t", "--schema", "a: long, b: decimal(9,2)"]
     words += ["--partition-by", "bucket(4, a)", "--partition-by", "b", "--property", "k=1", "-o", "json"]
     words += ["--checks", '{"rules": ["a > 0"]}']
@@ -673,7 +673,7 @@ def test_indexes_of_a_table(service: FakeService) -> None:
     assert behind == {"tailnum": 2, "origin": 0, "dest": None}
 
 
-def test_watermarks_and_members(service: FakeService) -> None:
+def test_watermarks_and_members_are_listed(service: FakeService) -> None:
     assert in_json("watermark", "list", "flights") == {"s": {"1": "x"}}
     assert run("watermark", "list", "flights").stdout.split() == [
         "SOURCE", "PARTITION", "WATERMARK", "s", "1", "x",
@@ -722,7 +722,7 @@ def test_an_outage_is_told_within_the_timeout(service: FakeService) -> None:
     assert "ETCD_UNAVAILABLE" in result.stderr
 
 
-def test_nobody_there() -> None:
+def test_a_command_without_a_coordinator_names_the_address() -> None:
     address = f"127.0.0.1:{free_port()}"
     result = run("operation", "list", "-a", address)
     assert result.exit_code == 8
@@ -805,7 +805,7 @@ def test_a_long_list_says_that_more_than_a_hundred_are_left_out(service: FakeSer
     assert "at least 100 more: --limit 0 shows all" in run("table", "list", "-n", "10").stderr
 
 
-def test_version() -> None:
+def test_the_version_is_printed() -> None:
     assert run("--version").stdout.startswith("distop ")
     assert set(in_json("--version")) == {"version"}
 

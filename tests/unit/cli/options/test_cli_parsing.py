@@ -24,7 +24,7 @@ from distop.errors import InvalidArgument
     ("text", "seconds"),
     [("90", 90), ("1.5", 1.5), ("90s", 90), ("10m", 600), ("1h30m", 5400), ("2d", 172_800), ("250ms", 0.25)],
 )
-def test_durations(text: str, seconds: float) -> None:
+def test_durations_are_seconds(text: str, seconds: float) -> None:
     assert parse_duration(text, "deadline") == seconds
 
 
@@ -53,7 +53,7 @@ def test_assignments_are_json_or_else_text() -> None:
 
 
 @pytest.mark.parametrize("item", ["", "x", "=1", " =1"])
-def test_bad_assignments(item: str) -> None:
+def test_an_assignment_without_a_key_or_an_equals_sign_is_refused(item: str) -> None:
     with pytest.raises(InvalidArgument, match="key=value"):
         parse_assignments([item])
 
@@ -73,14 +73,14 @@ def test_an_object_in_a_file_or_on_standard_input(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize("text", ["{", "/no/such/file", "{} {}", "\x00"])
-def test_bad_objects(text: str) -> None:
+def test_what_is_no_json_object_is_refused(text: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         parse_object(text, "json")
     assert caught.value.details["field"] == "json"
 
 
 @pytest.mark.parametrize("content", [b"[1]", b"\xff\xfe", b"{" * 100_000, b" " * (MAX_ARGUMENT_BYTES + 1)])
-def test_bad_files(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_no_json_object_or_too_large_is_refused(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "argument.json"
     file.write_bytes(content)
     with pytest.raises(InvalidArgument):
@@ -97,7 +97,7 @@ def test_schemas_keep_the_order_of_their_columns(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [1, [1], {"a": {"b": 1}, "c": [None]}])
-def test_bad_schema_files(tmp_path: Path, content: Any) -> None:
+def test_a_file_that_holds_no_schema_is_refused(tmp_path: Path, content: Any) -> None:
     file = tmp_path / "schema.json"
     file.write_text(json.dumps(content))
     if isinstance(content, dict):

@@ -100,7 +100,7 @@ def test_a_terminal_shows_it_live() -> None:
     assert NAME in file.getvalue()
 
 
-def test_words() -> None:
+def test_progress_is_worded_for_people() -> None:
     assert counts(JobCounts(1200, 40, 2)) == "40/1,200, 2 failed"
     assert [duration(s) for s in (None, 0.314, 12.34, 250, 7500)] == [
         "",

@@ -79,7 +79,7 @@ def test_changes_are_made_of_what_stands() -> None:
         {"replace": True},
     ],
 )
-def test_somebody_must_be_left_who_can_change_the_policy(change: dict[str, object]) -> None:
+def test_a_policy_without_an_admin_is_refused(change: dict[str, object]) -> None:
     """S3: nobody locks everybody out, also not with the first grant."""
     standing = None if "add" in change and not change.get("replace") else PolicyRecord(grants=[ROOT])
     with pytest.raises(PreconditionFailed, match="no admin"):

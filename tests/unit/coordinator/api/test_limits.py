@@ -11,7 +11,7 @@ from distop.proto.addresses import caller_of
 
 
 @pytest.mark.parametrize("kind", ["call", "stream"])
-def test_of_one_caller_only_so_many_are_under_way(kind: str) -> None:
+def test_calls_in_progress_are_limited_for_each_caller_and_in_all(kind: str) -> None:
     """S1: one caller has its limit, all of them together have theirs, and what has ended counts no more."""
     callers = Callers(Limits(calls_each=2, calls=3, streams_each=2, streams=3))
     enter = getattr(callers, kind)

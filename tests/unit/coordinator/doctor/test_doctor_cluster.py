@@ -84,7 +84,7 @@ def test_a_database_that_is_nearly_full_is_told_with_what_helps() -> None:
 
 
 @pytest.mark.parametrize("alarm", ["NOSPACE", "CORRUPT"])
-def test_alarms_are_told(alarm: str) -> None:
+def test_alarms_of_etcd_are_findings(alarm: str) -> None:
     """O27"""
     assert codes(WELL, alarms=(alarm,)) == ["ETCD_ALARM"]
 

@@ -32,7 +32,7 @@ def test_a_member_that_comes_or_goes_moves_only_its_own_tables(
         assert after in (before, joining)
 
 
-def test_tables_are_spread() -> None:
+def test_tables_are_spread_over_coordinators() -> None:
     members = [f"coordinator-{index}" for index in range(4)]
     shares = Counter(preferred(members, f"table-{index}") for index in range(4000))
     assert all(850 < shares[member] < 1150 for member in members)
@@ -42,7 +42,7 @@ def test_without_members_nobody_is_preferred() -> None:
     assert preferred([], "t") is None
 
 
-def test_who_is_draining_leads_nothing_unless_all_are() -> None:
+def test_a_draining_coordinator_leads_nothing_unless_all_are_draining() -> None:
     """O21"""
     assert eligible({"a": False, "b": True, "c": False}) == {"a", "c"}
     assert eligible({"a": True, "b": True}) == {"a", "b"}

@@ -148,7 +148,7 @@ async def test_tables_are_not_counted_while_etcd_cannot_be_read(monkeypatch: pyt
     assert value(metrics, "distop_tables", condition="blocked") is None
 
 
-def test_elections_and_failures():
+def test_elections_and_failures_are_counted():
     metrics = PrometheusMetrics()
     metrics.election(won=True)
     metrics.election(won=False)
@@ -168,7 +168,7 @@ def test_elections_and_failures():
     assert value(metrics, "distop_action_failures_total", type="noop", code="INTERNAL") == 1
 
 
-def test_registries_are_separate():
+def test_each_coordinator_has_metrics_of_its_own():
     first, second = PrometheusMetrics(), PrometheusMetrics()
     first.operation_started("noop")
     assert value(second, "distop_operations_started_total", type="noop") is None

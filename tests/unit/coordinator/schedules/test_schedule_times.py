@@ -220,7 +220,7 @@ def test_a_time_is_due_once_it_has_come() -> None:
     assert due_tick(HOURLY, 11 * HOUR, 0, None) == Tick(11 * HOUR)
 
 
-def test_of_what_was_missed_the_last_is_made_up_for() -> None:
+def test_only_the_last_missed_time_is_made_up_for() -> None:
     tick = due_tick(HOURLY, 30.5 * HOUR, 0, None)
     assert tick == Tick(30 * HOUR)
     left = tick.started(HOURLY, "t/noop/1")

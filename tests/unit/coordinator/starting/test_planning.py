@@ -101,7 +101,7 @@ async def test_those_who_are_sent_away_are_told_moments_one_after_the_other() ->
             one.cancel()
 
 
-async def test_who_has_more_time_may_wait_where_others_are_sent_away() -> None:
+async def test_a_call_with_a_longer_deadline_waits_where_others_are_refused() -> None:
     """G6: to be sent away and to come back costs more than to wait."""
     admission = Admission()
 

@@ -24,7 +24,7 @@ async def test_all_who_wait_hear_of_an_end() -> None:
     assert await ends.within(KEY, 10.0) == END, "who asks late hears of it, too"
 
 
-async def test_who_asks_before_the_leader_has_heard_of_a_start_waits_for_its_end() -> None:
+async def test_a_wait_may_begin_before_the_leader_knows_of_the_start() -> None:
     ends = RecentResults()
     ends.started(b"p.t.history.", KEY)
     assert await ends.within(KEY, 10.0) is None, "nobody leads its table here"
@@ -54,14 +54,14 @@ async def test_what_is_not_led_here_is_not_waited_for() -> None:
     assert await ends.within(KEY, 10.0) is None
 
 
-async def test_who_is_not_told_in_time_looks_elsewhere() -> None:
+async def test_a_wait_that_is_not_notified_in_time_has_no_result() -> None:
     ends = RecentResults()
     ends.lead(KEY)
     assert await ends.within(KEY, 0.0) is None
     ends.ended(END)  # nobody is left to be told
 
 
-async def test_who_goes_is_forgotten() -> None:
+async def test_a_wait_that_is_cancelled_is_forgotten() -> None:
     ends = RecentResults()
     ends.lead(KEY)
     gone, stays = await _soon(ends, keys=2)

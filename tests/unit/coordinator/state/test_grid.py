@@ -26,7 +26,7 @@ def grid_of(one: Tracked) -> JobGrid:
     return one.jobs
 
 
-def test_some_jobs_in_a_state_and_where_the_next_are() -> None:
+def test_jobs_in_a_state_are_listed_with_the_place_to_go_on_from() -> None:
     grid = JobGrid(OperationArg(table="t", type="noop", instance=1, partition_count=5))
     for partition in ("1", "3", "4"):
         grid.succeed(partition, 1.0)

@@ -14,7 +14,7 @@ def test_an_event_that_is_seen_twice_counts_once() -> None:
     assert timeline.unrecorded
 
 
-def test_of_too_many_events_the_first_and_the_last_are_kept() -> None:
+def test_the_first_and_last_of_too_many_events_are_kept() -> None:
     timeline = Timeline()
     for number in range(1000):
         timeline.add(event(float(number), "taken", f"e{number}"))

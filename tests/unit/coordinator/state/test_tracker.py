@@ -233,7 +233,9 @@ def test_a_pause_is_known_by_its_key() -> None:
         (-1, 0, 3, "3 of 3 jobs failed, one must succeed; job 0 failed: X: why"),
     ],
 )
-def test_so_many_jobs_may_fail_and_no_more(allowed: int, succeeded: int, failed: int, then: object) -> None:
+def test_an_operation_is_aborted_by_one_more_failed_job_than_allowed(
+    allowed: int, succeeded: int, failed: int, then: object
+) -> None:
     """O20, C17: it is published once every job has a result; one of them must be a success."""
     one = tracked(3, max_failed=allowed)
     one.set_state(RUNNING, 1)

@@ -80,7 +80,7 @@ def test_what_holds_its_executor_up_is_named() -> None:
     assert reason == Reason(Mood.MOVING, said)
 
 
-def test_silence_is_named():
+def test_a_runner_whose_jobs_stopped_finishing_is_named():
     silent = told(operation(runner="e1", last_job_at=moment(NOW - 360)))
     assert silent.mood is Mood.MOVING, "it was started ten seconds ago"
     old = operation(runner="e1", started_at=moment(NOW - 1000), last_job_at=moment(NOW - 360))
@@ -213,7 +213,7 @@ def test_a_long_error_is_cut():
         (400 * 86400, "400 d"),
     ],
 )
-def test_spans_get_coarser(seconds, text):
+def test_durations_are_shown_in_one_unit(seconds, text):
     assert span(seconds) == text
 
 
@@ -256,7 +256,7 @@ def test_failed_jobs_that_are_allowed_are_no_reason_to_abort():
     assert "about to commit" in told(operation(done=118, failed=2, max_failed_partitions=-1)).sentence
 
 
-def test_of_a_dynamic_plan_nobody_knows_how_many_jobs_there_are():
+def test_the_number_of_jobs_of_a_dynamic_plan_is_unknown_until_it_is_sealed():
     unknown = operation(runner="e1", jobs=pb.JobCounts(counting=True))
     assert told(unknown).sentence == "ingest/17 running: 0 of an unknown number of jobs done, run by e1"
     known = operation(runner="e1", jobs=pb.JobCounts(total=20, succeeded=20, counting=True))

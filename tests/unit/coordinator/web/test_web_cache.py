@@ -50,7 +50,7 @@ async def test_an_answer_grows_old(answers):
     await eventually(lambda: answers.get("k", source.answer, keep_s=0.0), holds=lambda found: found > 1)
 
 
-async def test_who_gives_up_takes_the_answer_from_nobody(answers):
+async def test_a_cancelled_request_takes_the_answer_from_no_other(answers):
     source = Source()
     first = asyncio.create_task(answers.get("k", source.answer, keep_s=60))
     second = asyncio.create_task(answers.get("k", source.answer, keep_s=60))

@@ -53,7 +53,7 @@ def test_what_is_wrong_has_one_code(changed: dict[str, Any], code: str) -> None:
     assert codes(**changed) == [code]
 
 
-def test_of_another_distop_nothing_more_is_asked() -> None:
+def test_a_worker_with_another_distop_has_that_finding_only() -> None:
     """It may not even have the answers."""
     few = {name: WELL[name] for name in ("began", "ended", "host", "user", "python")}
     old = few | {"version": "1.0.0", "missing": ""}
@@ -92,7 +92,7 @@ def test_a_job_that_fails_says_why(said: str, code: str) -> None:
     assert said in found.sentence
 
 
-def test_of_a_worker_that_ends_the_words_of_python_are_told() -> None:
+def test_a_worker_that_ends_is_reported_with_what_python_said() -> None:
     said = (
         "Job aborted: Error from python worker:\n  File daemon.py\n  OSError: AF_UNIX path too long\n"
         f"PYTHONPATH was:\n  /a.zip\n{'at java.base/java.lang.Thread.run ' * 30}"

@@ -103,7 +103,7 @@ def test_a_master_that_does_not_answer_is_missed() -> None:
 @pytest.mark.parametrize(
     "master", ["", "local[*]", "yarn", "k8s://https://127.0.0.1:1", "local-cluster[1,1,512]"]
 )
-def test_other_clusters_have_no_such_master(master: str) -> None:
+def test_only_a_standalone_master_can_be_missing(master: str) -> None:
     assert master_away(master) == ""
 
 

@@ -28,7 +28,7 @@ def test_messages_survive_however_the_stream_is_cut(messages: list[wire.FromTask
     assert [message for piece in pieces for message in frames.feed(piece)] == messages
 
 
-def test_verdicts_carry_outcomes() -> None:
+def test_verdicts_of_a_sidecar_carry_outcomes() -> None:
     sent = wire.Verdicts([(1, Outcome.WON, ""), (2, Outcome.UNKNOWN, "why")])
     assert list(wire.Frames(wire.FromSidecar).feed(wire.frame(sent))) == [sent]
 

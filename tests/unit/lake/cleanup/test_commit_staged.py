@@ -128,7 +128,7 @@ def test_an_aborted_operation_leaves_nothing(table: Table, outcome: str) -> None
     assert sweep(table.start(3).arg, history, {}) == 0
 
 
-def test_other_operations_files_are_not_touched(table: Table) -> None:
+def test_sweeping_touches_no_files_of_other_operations(table: Table) -> None:
     """C19, P13: folders and names are an operation's own; what was overwritten stays for time travel."""
     published, running, aborted = (table.staged([rows(10 * i, 4)]) for i in range(3))
     facts = table.publish(published).facts

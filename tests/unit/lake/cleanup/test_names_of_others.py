@@ -44,7 +44,7 @@ def test_only_files_below_a_location_are_removed_with_it(location: str, name: st
     assert files.below(location) == Files(data={own})
 
 
-def test_other_spellings_of_the_own_folder_are_below_it() -> None:
+def test_other_spellings_of_a_tables_folder_are_that_folder() -> None:
     for location, names in {
         "s3://bucket/w/mine/": {"s3a://bucket/w/mine/data/f", "s3n://bucket/w/mine/data/g"},
         "file:///w/mine": {"/w/mine/f", "file:/w/mine/g"},

@@ -103,7 +103,7 @@ def test_what_lost_its_race_was_not_published(table: Table, backup: KeyValue) ->
     assert lost.arg.uuid not in {one.uuid for one in ahead.publications}
 
 
-def test_of_two_last_ones_a_person_says_which_was_published(table: Table, backup: KeyValue) -> None:
+def test_a_person_decides_which_of_two_last_snapshots_was_published(table: Table, backup: KeyValue) -> None:
     IcebergAppend().prepare(table.context(operation(table, 1000, "1", "lost")))
     table.publish(operation(table, 10, "1", "2"))
     with pytest.raises(Unclear, match="it is unclear which of these was published last"):

@@ -298,7 +298,7 @@ def moving(table: Table, mode: str = "ignore") -> Staged:
     return operation
 
 
-def test_of_two_that_were_to_find_no_data_one_wins(tmp_path: Path) -> None:
+def test_one_of_two_operations_that_require_an_empty_table_wins(tmp_path: Path) -> None:
     """P5: the error of the other names the snapshot and its operation. What counts is data, not whether
     there was a commit."""
     table = new_table(tmp_path)

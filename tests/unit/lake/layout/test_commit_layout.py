@@ -159,7 +159,7 @@ def test_new_metadata_keeps_the_recorded_ids(tmp_path: Path) -> None:
     assert read.location == f"file://{tmp_path}/t"
 
 
-def test_other_iceberg_formats_are_refused_when_planning() -> None:
+def test_a_table_of_iceberg_format_1_or_3_is_refused_when_planning() -> None:
     """U3: format 1 has no inheritance, and format 3 cannot be written."""
     metadata = Layout.create(COLUMNS).new_metadata("file:///t")
     with pytest.raises(PreconditionFailed, match="Iceberg format 1"):

@@ -60,7 +60,7 @@ def test_a_missing_or_damaged_file_is_reported(read: Callable[[str], object], tm
 
 
 @pytest.mark.parametrize("name", ["snapshots", "metadata-log", "schemas", "sort-orders", "refs", "x"])
-def test_of_a_million_mistakes_one_is_told(name: str, tmp_path: Path) -> None:
+def test_metadata_with_a_million_mistakes_is_refused_for_one(name: str, tmp_path: Path) -> None:
     """S1: to look for all of them would take minutes, and gigabytes."""
     text = json.dumps({**GOOD, name: []}).replace(f'"{name}": []', f'"{name}": [{"{}," * MISTAKES}{{}}]')
     (path := tmp_path / "t.metadata.json").write_text(text)
@@ -99,7 +99,9 @@ def test_packed_metadata_is_read(tmp_path: Path) -> None:
     assert load_metadata(str(path)) == TableFile.read(str(path)).metadata == MADE
 
 
-def test_of_what_was_written_a_few_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_metadata_written_is_remembered_within_bounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Bounded in number and in bytes: the last ones that fit."""
     monkeypatch.setattr(metadata_files, "_written", {})
     table = new_table(tmp_path)

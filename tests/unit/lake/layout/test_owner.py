@@ -53,7 +53,7 @@ def test_folders_above_that_may_not_be_opened_are_no_tables(
     assert owners(location) == ["u"]
 
 
-def test_of_a_folder_that_held_files_before_nothing_is_removed(tmp_path: Path) -> None:
+def test_nothing_is_removed_from_a_folder_that_held_files_before(tmp_path: Path) -> None:
     """S2: distop never wrote to it."""
     fill(tmp_path)
     before = names(tmp_path)

@@ -52,7 +52,7 @@ def test_code_in_metadata_is_not_run(table: Table, tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_they_are_refused_where_they_come_in(name: str) -> None:
+def test_properties_that_name_code_are_refused_at_every_entry(name: str) -> None:
     """S1: the error names the property and the field."""
     with pytest.raises(InvalidArgument, match=name) as refused:
         Layout.create(ROWS, [], {name: "subprocess.Popen"})
@@ -98,7 +98,7 @@ def test_names_of_kinds_that_nobody_knows_are_refused(name: str) -> None:
     assert inert({name: "x", "user.team": "a"}) == {"user.team": "a"}
 
 
-def test_others_are_kept() -> None:
+def test_properties_that_name_no_code_are_kept() -> None:
     notes = ["owner", "comment", "user.cost-centre", "write.format.default", "commit.retry.num-retries"]
     notes += ["write.parquet.compression-codec", "history.expire.max-snapshot-age-ms", "distop.note"]
     notes += ["write.object-storage.enabled", "gc.enabled"]
@@ -133,7 +133,7 @@ def test_a_program_that_sets_the_format_as_a_property_upgrades_the_table() -> No
 @pytest.mark.parametrize(
     "properties", [{f"p{at}": "" for at in range(257)}, {"p" * 257: ""}, {"p": "x" * 20_000}]
 )
-def test_they_are_bounded(properties: dict[str, str]) -> None:
+def test_properties_are_bounded_in_number_and_size(properties: dict[str, str]) -> None:
     """U3: in number and size."""
     with pytest.raises(InvalidArgument) as refused:
         check_properties(properties)

@@ -85,7 +85,7 @@ def test_a_file_name_that_is_no_text_is_shown_as_text(tmp_path: Path) -> None:
     assert found.trace.rstrip().endswith(found.error)
 
 
-def test_they_are_bounded_however_many_jobs_fail(tmp_path: Path) -> None:
+def test_stored_traces_are_bounded_however_many_jobs_fail(tmp_path: Path) -> None:
     for instance in range(1, OPERATIONS + 6):
         operation = arg(tmp_path, instance)
         for partition in range(MOST_WRITTEN + 10):

@@ -103,7 +103,7 @@ def test_partition_values_are_read_as_they_were_written(tmp_path: Path, io: File
     assert names == "x=0.1/u=00000000-0000-0000-0000-000000000001"
 
 
-def test_whoever_has_access_to_files_reads_manifests_exactly() -> None:
+def test_every_process_with_file_access_reads_manifests_exactly() -> None:
     """pyiceberg itself does not."""
     program = """
 import distop.lake.layout.model

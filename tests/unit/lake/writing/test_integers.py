@@ -36,5 +36,5 @@ def test_a_hexadecimal_number_is_seen_wherever_a_text_is_cut(number: bytes, plac
 
 
 @pytest.mark.parametrize("text", [b"", b"0", b"x", b"1x0,10", b"hex,0,x\n"])
-def test_other_texts_hold_none(text: bytes) -> None:
+def test_a_text_without_hexadecimal_numbers_is_not_taken_for_one(text: bytes) -> None:
     assert not may_be_hexadecimal(text, b'"')

@@ -77,7 +77,7 @@ def says(version: str) -> str:
         "one that is too old is passed over",
     ],
 )
-def test_of_those_that_are_there_one_is_taken(
+def test_the_chosen_etcd_is_taken_else_that_of_the_path_else_that_of_set_up(
     program: MakeProgram,
     monkeypatch: pytest.MonkeyPatch,
     there: dict[str, str],

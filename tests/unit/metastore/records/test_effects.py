@@ -8,7 +8,7 @@ from distop.metastore.records.record import decode, encode
 
 @pytest.mark.parametrize("one", Effect)
 @pytest.mark.parametrize("other", Effect)
-def test_it_does_not_matter_which_of_two_is_there_first(one: Effect, other: Effect) -> None:
+def test_compatibility_does_not_depend_on_which_operation_came_first(one: Effect, other: Effect) -> None:
     """O3."""
     assert may_run_together(one, other) == may_run_together(other, one)
 

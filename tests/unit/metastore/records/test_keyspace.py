@@ -142,7 +142,7 @@ def test_what_is_no_operation_id_is_refused_by_name(text: str) -> None:
     assert OperationId.parse(str(operation)) == operation
 
 
-def test_malformed_operation_ids() -> None:
+def test_a_malformed_operation_id_is_refused() -> None:
     """U3: a partition ("t/noop/5/3") or an internal key is never taken for an operation."""
     malformed = (
         "",
@@ -194,7 +194,7 @@ def test_an_object_begins_with_a_letter(name: str) -> None:
         check_object(name)
 
 
-def test_type_names() -> None:
+def test_bad_names_of_types_are_refused() -> None:
     refused = ("", "1x", "a.b", "a b", "table", "history", "runOps", "request", "x" * 65, "é")
     assert [name for name in refused if _accepted(check_type, name)] == []
 
@@ -331,7 +331,7 @@ def test_no_name_is_advised_that_is_refused_too(name: str) -> None:
     assert caught.value.hint == ""
 
 
-def test_which_keys_may_be_batched_as_those_of_a_table() -> None:
+def test_only_keys_of_one_table_are_batched_together() -> None:
     """C8: its own, and its entries in indexes; no other table has them."""
     space = Keyspace()
     for name in ("orders", "orders2", "active", "a.b"):

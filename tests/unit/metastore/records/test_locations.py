@@ -92,7 +92,7 @@ def test_schemes_of_one_store_are_one_place() -> None:
     assert place_of("s3://bucket/A") != place_of("s3://bucket/a")
 
 
-def test_places_above() -> None:
+def test_the_folders_above_a_location_are_listed_without_the_root() -> None:
     """S2: of a local path without the root, which is no table's."""
     assert places_above("s3://bucket/a/b") == ["s3://bucket", "s3://bucket/a"]
     assert places_above("s3://bucket") == []

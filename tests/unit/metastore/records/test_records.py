@@ -229,7 +229,7 @@ def test_options_that_are_refused_on_reading_are_a_corrupt_record() -> None:
         ({"retry_for_s": float("nan")}, "options.retry_for_s"),
     ],
 )
-def test_options_are_checked(options: dict[str, typing.Any], field: str) -> None:
+def test_bad_options_of_an_operation_are_refused_by_field(options: dict[str, typing.Any], field: str) -> None:
     """O20, U3: the error names the field."""
     with pytest.raises(InvalidArgument) as caught:
         OperationOptions(**options)
@@ -237,7 +237,7 @@ def test_options_are_checked(options: dict[str, typing.Any], field: str) -> None
 
 
 @given(st.dictionaries(TEXT, st.dictionaries(TEXT, TEXT, max_size=3), max_size=3))
-def test_watermarks_come_back(watermarks: dict[str, dict[str, str]]) -> None:
+def test_watermarks_survive_encoding(watermarks: dict[str, dict[str, str]]) -> None:
     assert decode_watermarks(encode_plain(watermarks)) == watermarks
 
 
@@ -246,7 +246,7 @@ def test_running_operations_come_back(run_ops: dict[str, list[str]]) -> None:
     assert decode_run_ops(encode_plain(run_ops)) == run_ops
 
 
-def test_of_a_missing_key_nothing_is_known() -> None:
+def test_a_missing_key_decodes_to_nothing() -> None:
     assert decode_watermarks(b"") == {}
     assert decode_run_ops(b"") == {}
 
@@ -258,7 +258,7 @@ def test_plain_values_that_cannot_be_read_are_reported(value: bytes) -> None:
             read(value)
 
 
-def test_partition_names() -> None:
+def test_unnamed_partitions_are_numbered_and_take_no_room() -> None:
     """O5, O6: ten thousand unnamed partitions take no room in the argument; a subset is named."""
     many = OperationArg(table="t", type="noop", instance=1, partition_count=10_000)
     assert many.partition_names()[::9_999] == ["0", "9999"]

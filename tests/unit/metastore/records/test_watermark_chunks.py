@@ -66,7 +66,9 @@ class Kept:
 
 @settings(max_examples=60, deadline=None)
 @given(STEPS)
-def test_they_are_what_a_dictionary_would_be(steps: list[list[tuple[str, str, str | None]] | str]) -> None:
+def test_chunks_of_watermarks_hold_what_a_dictionary_would(
+    steps: list[list[tuple[str, str, str | None]] | str],
+) -> None:
     """G4: however they are split, and whenever what is recent is put into the chunks."""
     kept, plain = Kept(), dict[str, dict[str, str]]()
     with pytest.MonkeyPatch.context() as patch:

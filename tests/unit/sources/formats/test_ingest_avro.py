@@ -375,7 +375,7 @@ def test_many_fields_from_few_types_are_refused(ingesting: Ingesting) -> None:
         ingesting.start(paths=by_hand(ingesting, record({"a": kind})))
 
 
-def test_other_files_are_no_avro_files(ingesting: Ingesting) -> None:
+def test_files_of_other_formats_are_refused_as_avro(ingesting: Ingesting) -> None:
     for content in (b"a\n1\n", b"Obj\x01", b"Obj\x01\xff\xff\xff\xff\xff\xff\xff\xff\x7f"):
         path = Path(by_hand(ingesting, record({"a": "int"})))
         path.write_bytes(content)
@@ -450,7 +450,7 @@ def test_files_may_differ_in_their_columns_and_widths(ingesting: Ingesting) -> N
     assert ingesting.rows("a", "b", "c")[2] == (3, None, {"x": 1, "t": "t"})
 
 
-def test_filter_and_projection(ingesting: Ingesting) -> None:
+def test_avro_columns_can_be_chosen_and_rows_filtered(ingesting: Ingesting) -> None:
     path = write(ingesting, record({"a": "long", "b": "long"}), [{"a": n, "b": n % 5} for n in range(10)])
     ingesting.ingest(paths=path, columns=["a"], filter="b not in (3, 4) and not a > 6")
     assert ingesting.rows("a") == [0, 1, 2, 5, 6]

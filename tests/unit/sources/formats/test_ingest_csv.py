@@ -221,7 +221,7 @@ def test_files_may_lie_in_another_file_system_than_the_table(ingesting: Ingestin
 # -- values ------------------------------------------------------------------------------------------
 
 
-def test_types_are_inferred(ingesting: Ingesting) -> None:
+def test_types_of_csv_columns_are_inferred(ingesting: Ingesting) -> None:
     lines = (
         "i,f,b,s,d,t,ts,tz,n,mixed",
         "1,1.5,true,x,2013-01-01,05:00:00,2013-01-01 05:00:00,2013-01-01T05:00:00Z,NA,1",

@@ -153,7 +153,9 @@ def test_any_bad_row_is_shown(ingesting: Ingesting, values: pa.Array, kind: str,
 
 
 @pytest.mark.parametrize("columns", [None, ["a"]])
-def test_filter_and_projection(ingesting: Ingesting, columns: list[str] | None) -> None:
+def test_parquet_columns_can_be_chosen_and_rows_filtered(
+    ingesting: Ingesting, columns: list[str] | None
+) -> None:
     path = write(ingesting, pa.table({"a": range(10), "b": [None, *range(1, 10)]}))
     ingesting.ingest(paths=path, columns=columns, filter="b not in (3, 4) and not a > 6")
     assert ingesting.rows("a") == [1, 2, 5, 6]

@@ -27,7 +27,9 @@ def test_a_usual_file_raises_no_suspicion(ingesting: Ingesting) -> None:
 
 
 @pytest.mark.parametrize("sign", [";", "\t", "|"])
-def test_one_column_with_another_delimiter_in_it(ingesting: Ingesting, sign: str) -> None:
+def test_a_file_of_one_column_that_holds_another_delimiter_is_suspicious(
+    ingesting: Ingesting, sign: str
+) -> None:
     first, *_ = warned(ingesting, f"id{sign}fare\n1{sign}2.5\n")
     assert f"give --delimiter {shlex.quote(sign)}" in first
 

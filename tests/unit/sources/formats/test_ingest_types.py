@@ -331,7 +331,7 @@ def test_numbers_that_count_from_1970_become_times(
         assert str(ingesting.table.iceberg().schema().find_type("t")) == created
 
 
-def test_other_types_of_numbers_that_count_from_1970(ingesting: Ingesting) -> None:
+def test_epoch_units_apply_to_every_type_of_number(ingesting: Ingesting) -> None:
     ingesting.options = {"schema": ["local: timestamp", "clock: time", "d: date"]}
     path = ingesting.write('{"local": 1588252618953, "clock": 47818953, "d": 18382}\n', "a.jsonl")
     ingesting.ingest(paths=path, epoch_units={"local": "ms", "clock": "ms", "d": "days"}, filter="d > 18000")

@@ -35,7 +35,7 @@ def ranges(
     return new_ranges(argument, topic, watermarks, reingest=reingest)
 
 
-def test_it_begins_at_the_watermark_and_ends_at_what_is_there() -> None:
+def test_a_range_begins_at_the_watermark_and_ends_at_the_last_offset() -> None:
     found = ranges({0: (0, 10), 1: (5, 20), 2: (3, 3), 3: (0, 7)}, {"0": "4", "3": "7"})
     assert found.ranges == [OffsetRange(0, 4, 10), OffsetRange(1, 5, 20)]
     assert {name: (move.before, move.after) for name, move in found.moves.items()} == {

@@ -612,7 +612,9 @@ def test_rows_deleted_meanwhile_do_not_come_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("part", [1, 1 << 40])
-def test_they_do_not_either_if_the_partition_column_was_widened_meanwhile(tmp_path: Path, part: int) -> None:
+def test_rows_deleted_by_others_stay_away_if_the_partition_column_was_widened_meanwhile(
+    tmp_path: Path, part: int
+) -> None:
     """P6: a partition's value is the same in the wider type, which has others, too."""
     columns = pa.schema([("id", pa.int64()), ("part", pa.int32())])
     table = table_of(tmp_path, columns, "part")

@@ -253,7 +253,7 @@ def test_a_predicate_that_cannot_be_taken_is_refused_by_its_field(tmp_path: Path
             deleting(table, where)
 
 
-def test_other_arguments_that_are_refused(tmp_path: Path) -> None:
+def test_a_delete_with_partitions_unknown_fields_or_a_missing_branch_is_refused(tmp_path: Path) -> None:
     """O4"""
     table = filled(tmp_path, 1)
     with refused("partitions"):
@@ -295,7 +295,7 @@ def test_what_is_appended_meanwhile_is_not_touched(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", ["overwrite", "partitions", "compact", "delete", "rollback"])
-def test_whoever_changes_the_same_files_first_wins(tmp_path: Path, change: str) -> None:
+def test_the_first_of_two_changes_of_the_same_files_wins(tmp_path: Path, change: str) -> None:
     """P6: nothing is published, the error names the snapshot; started again, it does what is left."""
     table = filled(tmp_path, 3)
     first = str(table.iceberg().metadata.snapshots[0].snapshot_id)

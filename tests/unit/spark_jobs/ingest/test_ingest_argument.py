@@ -57,7 +57,7 @@ def test_a_malformed_argument_is_refused_by_its_field(field: str, argument: dict
         parse_argument(argument)
 
 
-def test_one_name_where_a_list_belongs_is_told_how_to_write_it() -> None:
+def test_a_single_name_in_place_of_a_list_is_refused_with_the_list_to_write() -> None:
     """U3"""
     with refused("columns") as told:
         parse_argument({"paths": ["/a"], "columns": "id"})

@@ -354,7 +354,9 @@ def test_a_new_field_of_the_sample_refuses_no_other_row(tmp_path: Path) -> None:
     assert ingesting.rows("id") == [1, 2]
 
 
-def test_widening_meets_widening(ingesting: Ingesting, tmp_path: Path) -> None:
+def test_operations_that_widen_a_column_at_the_same_time_are_all_right(
+    ingesting: Ingesting, tmp_path: Path
+) -> None:
     """P6: an operation that began on the narrow type is right on the wide one, and one that widens again."""
     narrow = ingesting.start(paths=csv(tmp_path, "1.csv", "id\n2\n"))
     wide = [

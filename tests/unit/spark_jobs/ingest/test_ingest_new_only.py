@@ -65,7 +65,7 @@ def test_a_file_that_comes_late_with_an_old_time_is_not_lost(ingesting: Ingestin
     assert ingesting.rows("id") == [1, 2]
 
 
-def test_of_a_folder_ingested_as_a_whole_younger_files_are_new(ingesting: Ingesting, source: Path) -> None:
+def test_younger_files_of_a_folder_ingested_as_a_whole_are_new(ingesting: Ingesting, source: Path) -> None:
     put(source / "2024" / "a.csv", 1, at=1_000_000_000)
     ingesting.ingest(paths=str(source / "2024"))
     put(source / "2024" / "b.csv", 2, at=1_000_000_001)
@@ -81,7 +81,7 @@ def test_a_folder_with_a_watermark_that_is_no_time_is_refused(ingesting: Ingesti
         ingesting.start(paths=str(source), new_only=True)
 
 
-def test_of_two_that_take_the_same_file_one_publishes(ingesting: Ingesting, source: Path) -> None:
+def test_one_of_two_ingests_of_the_same_new_file_publishes(ingesting: Ingesting, source: Path) -> None:
     """P15: whatever their paths, and the other's files are taken by the next one."""
     put(source / "2024" / "a.csv", 1)
     put(source / "b.csv", 2)
@@ -114,7 +114,7 @@ def test_a_pattern_may_match_more_files_than_an_ingest_has_paths(ingesting: Inge
     assert len(arg.watermarks[f"file://{source}"]) == 1_002
 
 
-def test_of_more_new_files_than_one_operation_takes_the_first_are_taken(
+def test_the_first_of_too_many_new_files_are_taken(
     ingesting: Ingesting, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watermarks, "MAX_TAKEN", 2)

@@ -65,7 +65,7 @@ def test_columns_that_the_table_lacks_come_from_elsewhere(ingesting: Ingesting) 
     ]
 
 
-def test_it_says_that_a_query_is_not_checked(ingesting: Ingesting) -> None:
+def test_a_preview_says_that_a_query_is_not_checked(ingesting: Ingesting) -> None:
     ingesting.write("id\n1\n")
     ingesting.ingest(paths=f"{ingesting.folder}/source/a.csv")
     path = ingesting.write("id\n2\n", "b.csv")
@@ -74,7 +74,7 @@ def test_it_says_that_a_query_is_not_checked(ingesting: Ingesting) -> None:
     assert shown["warnings"][-1].startswith("the query of transform is not checked")
 
 
-def test_it_is_planned_as_a_start_is(ingesting: Ingesting) -> None:
+def test_a_preview_is_planned_as_a_start_is(ingesting: Ingesting) -> None:
     path = ingesting.write("id\n1\n")
     ingesting.ingest(paths=path, new_only=True)
     with pytest.raises(AlreadyIngested):

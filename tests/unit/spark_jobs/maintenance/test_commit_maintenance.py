@@ -561,7 +561,7 @@ def test_the_same_place_under_another_scheme_is_the_same_file(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", ["rollback", "expire_snapshots", "remove_orphans", "compact", "delete"])
-def test_it_is_provisioned_and_refuses_tables_that_are_not_icebergs(tmp_path: Path, name: str) -> None:
+def test_maintenance_is_registered_and_refuses_tables_that_are_not_iceberg(tmp_path: Path, name: str) -> None:
     """U3, U1: with the reason and what to do."""
     argument = {"where": "true"} if name == "delete" else {}
     for table_format in ("delta", "files"):

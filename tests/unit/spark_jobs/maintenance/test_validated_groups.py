@@ -51,7 +51,7 @@ def test_the_partition_of_null_is_not_that_of_the_text(tmp_path: Path) -> None:
         ([], "id", False),
     ],
 )
-def test_it_says_where_rows_of_different_partitions_may_have_the_same_values(
+def test_a_unique_rule_says_that_it_was_checked_within_partitions(
     tmp_path: Path, partition_by: list[str], unique: str | list[str], warned: bool
 ) -> None:
     """They are in one partition if their values determine it."""
@@ -63,7 +63,7 @@ def test_it_says_where_rows_of_different_partitions_may_have_the_same_values(
     assert facts["violatedRules"] == (not warned and unique == "id")
 
 
-def test_either_of_them_can_be_named(tmp_path: Path) -> None:
+def test_the_partition_of_null_and_that_of_the_text_null_can_each_be_named(tmp_path: Path) -> None:
     ids = {"null": [1, 2], None: [-3]}
     assert checked(tmp_path, ids, partitions=["kind=%6Eull"]) == (2, 0)
     assert checked(tmp_path / "other", ids, partitions=["kind=null"]) == (1, 1)

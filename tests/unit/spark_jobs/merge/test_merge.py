@@ -124,7 +124,7 @@ def test_files_that_cannot_hold_a_key_are_not_read(table: Ingesting) -> None:
     assert counts(merge(table, [row(105, 7)])) == (0, 1, 0)
 
 
-def test_it_is_refused_when_others_have_written_meanwhile(table: Ingesting) -> None:
+def test_a_merge_is_refused_when_others_have_written_meanwhile(table: Ingesting) -> None:
     """P6: they may have brought a key that this takes for a new one."""
     merge(table, [row(1, 1)])
     path = written(table.folder / "late", "1.jsonl", [row(2, 2)])
@@ -268,7 +268,7 @@ def test_the_newest_row_of_a_key_counts(tmp_path: Path, kind: str) -> None:
         assert table.rows("n") == [1] * count
 
 
-def test_of_equal_versions_the_last_row_counts(tmp_path: Path) -> None:
+def test_the_last_row_of_equal_versions_counts(tmp_path: Path) -> None:
     """E5: so a change that is merged again leaves the same row. Zeros are equal, and so are NaN and NULL."""
     table = versioned(tmp_path, "double")
     rows = [(1, 0.0, 0), (1, -0.0, 1), (2, NAN, 0), (2, NAN, 1), (3, None, 0), (3, None, 1)]
@@ -401,7 +401,7 @@ def batches(draw: st.DrawFn) -> list[list[Row]]:
 
 @settings(max_examples=15)
 @given(batches(), st.booleans())
-def test_it_does_what_a_dictionary_does(
+def test_merging_gives_what_a_dictionary_gives(
     tmp_path_factory: pytest.TempPathFactory, given: list[list[Row]], conditions: bool
 ) -> None:
     """E5: whatever the batches, in jobs of one file each."""

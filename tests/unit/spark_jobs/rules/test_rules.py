@@ -145,7 +145,7 @@ def test_keys_are_sorted_out_on_disk(tmp_path: Path) -> None:
     assert on_disk > 1 << 17
 
 
-def test_samples_are_bounded(tmp_path: Path) -> None:
+def test_samples_of_rows_that_break_a_rule_are_bounded(tmp_path: Path) -> None:
     """So many rows, and so much of each value; integers that JSON would spoil are text."""
     rules = RuleSet(rules=parse_rules("id < 0", SCHEMA), shown=["s", "b"], samples=2)
     big = 1 << 60
@@ -248,7 +248,7 @@ def test_nothing_is_written_past_the_rules_of_a_table() -> None:
     assert plan({"rules": "id > 0", "report_only": True}).argument["mode"] == plan({}).argument["mode"]
 
 
-def test_shown_columns() -> None:
+def test_a_violation_shows_the_columns_named_or_those_of_the_partitioning() -> None:
     """Those asked for, else those the table is partitioned by."""
     assert shown_columns(None, SCHEMA, [5]) == ["s"]
     assert shown_columns(["x", "x", "id"], SCHEMA) == ["x", "id"]

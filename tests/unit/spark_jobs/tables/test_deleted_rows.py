@@ -66,7 +66,7 @@ def test_a_merge_neither_brings_them_back_nor_changes_them(tmp_path: Path, kind:
 
 
 @KINDS
-def test_they_break_no_rule(tmp_path: Path, kind: str) -> None:
+def test_deleted_rows_break_no_rule(tmp_path: Path, kind: str) -> None:
     """V5: nor do they count; a key that was deleted and added again is there once."""
     table = two_files(tmp_path)
     delete_ids(table, kind, GONE)

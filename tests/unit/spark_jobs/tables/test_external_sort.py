@@ -56,7 +56,7 @@ def test_rows_come_in_order_once(tmp_path: Path, descending: bool, nulls_first: 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_one_very_long_run_beside_short_ones(tmp_path: Path) -> None:
+def test_a_very_long_run_is_merged_with_short_ones(tmp_path: Path) -> None:
     """All of one run comes before all of another."""
     given = [pa.record_batch({"n": list(range(start, start + 50))}) for start in (900, 0, 500, 100)]
     given.append(pa.record_batch({"n": list(range(1000, 3000))}))
@@ -67,7 +67,7 @@ def test_one_very_long_run_beside_short_ones(tmp_path: Path) -> None:
     )
 
 
-def test_nothing_to_sort(tmp_path: Path) -> None:
+def test_no_rows_are_sorted_to_no_rows(tmp_path: Path) -> None:
     assert list(sort_rows([], [Key("n")], tmp_path)) == []
 
 
@@ -79,7 +79,7 @@ def test_a_batch_may_be_empty(tmp_path: Path, run_bytes: int) -> None:
     assert [n for batch in found for n in batch["n"].to_pylist()] == [1, 2, 3]
 
 
-def test_whoever_stops_early_leaves_no_open_file(tmp_path: Path) -> None:
+def test_a_sort_stopped_early_leaves_no_open_file(tmp_path: Path) -> None:
     """A job that is cancelled; the runs of a merge go with it."""
     rows = sort_rows(batches(10, 20), [Key("b")], tmp_path, run_bytes=1, batch_bytes=64)
     next(rows)

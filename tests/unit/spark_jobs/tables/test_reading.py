@@ -209,7 +209,7 @@ def test_the_files_that_one_snapshot_has_added(tmp_path: Path) -> None:
     assert sum(file.rows for file in added) == 6
 
 
-def test_it_travels_to_another_process(tmp_path: Path) -> None:
+def test_an_open_snapshot_can_be_sent_to_another_process(tmp_path: Path) -> None:
     table = new_table(tmp_path, ["kind"])
     table.publish(table.staged([rows(0, 30)]))
     snapshot = opened(table)
