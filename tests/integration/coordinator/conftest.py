@@ -10,7 +10,6 @@ from distop.catalog.catalog import EtcdCatalog
 from distop.client import AsyncClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
-from support.etcd.counting import Counting
 from support.services.coordinators import config_of, running
 from support.tables.catalogs import make_catalog
 from support.tables.nowhere import nowhere
@@ -25,13 +24,6 @@ async def sdk(etcd_config: EtcdConfig) -> AsyncIterator[AsyncClient]:
     ):
         await client.create_table("t", nowhere())
         yield client
-
-
-@pytest_asyncio.fixture
-async def counting(etcd_config: EtcdConfig) -> AsyncIterator[Counting]:
-    client = Counting(etcd_config)
-    yield client
-    await client.close()
 
 
 @pytest.fixture

@@ -22,6 +22,16 @@ async def make_table(client: EtcdClient, name: str = "t") -> None:
     await client.txn(Txn(then=(*table_puts(client.keyspace.table(name), record), claim.put)))
 
 
+async def make_tables(client: EtcdClient, count: int) -> list[str]:
+    """Records of tables ``t0000``, ``t0001`` and so on; their names."""
+    records = [TableRecord(name=f"t{n:04d}", location=f"file:///x/{n}") for n in range(count)]
+    for first in range(0, count, 60):
+        tables = records[first : first + 60]
+        puts = [put for one in tables for put in table_puts(client.keyspace.table(one.name), one)]
+        await client.txn(Txn(then=tuple(puts)))
+    return [record.name for record in records]
+
+
 async def begin(
     client: EtcdClient,
     *,

@@ -72,11 +72,9 @@ async def test_signs_of_life_begin_its_time_anew(
     assert await running == "came"
 
 
-def test_time_in_which_it_could_have_run_is_not_counted(
-    worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A machine that is busy with others makes no call fail."""
-    come, asked = tmp_path / "come", []
+def starving(monkeypatch: pytest.MonkeyPatch, come: Path) -> list[int]:
+    """Every process seems to starve until its tenth look, which makes the file; those that were looked at."""
+    asked = list[int]()
 
     def starved(pid: int) -> float:
         asked.append(pid)
@@ -85,6 +83,15 @@ def test_time_in_which_it_could_have_run_is_not_counted(
         return len(asked) * (LONG_S if come.exists() else SHORT_S)
 
     monkeypatch.setattr(workers, "starved_s", starved)
+    return asked
+
+
+def test_time_in_which_it_could_have_run_is_not_counted(
+    worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine that is busy with others makes no call fail."""
+    come = tmp_path / "come"
+    asked = starving(monkeypatch, come)
     assert worker.run(partial(calls.wait_for, come), limit_s=SHORT_S) == "came"
     assert set(asked) == {worker.pid}
 
@@ -232,17 +239,10 @@ def test_a_module_that_starves_while_it_is_loaded_is_given_more_time(
 ) -> None:
     """On a machine that is busy with others."""
     monkeypatch.syspath_prepend(tmp_path)
-    come, asked = tmp_path / "come", []
+    come = tmp_path / "come"
     name = module(tmp_path, f"while not os.path.exists({str(come)!r}): time.sleep(0.01)")
     template.start()
-
-    def starved(pid: int) -> float:
-        asked.append(pid)
-        if len(asked) == 10:
-            come.touch()
-        return len(asked) * (LONG_S if come.exists() else SHORT_S)
-
-    monkeypatch.setattr(workers, "starved_s", starved)
+    asked = starving(monkeypatch, come)
     template.load(name, SHORT_S)
     assert len(set(asked)) == 1
 

@@ -16,7 +16,7 @@ from distop.metastore.tables.registry import table_puts
 from distop.proto import distop_pb2 as pb
 from distop.proto.messages import timestamp
 from support.etcd.counting import Counting
-from support.etcd.starts import begin, make_table
+from support.etcd.starts import begin, make_table, make_tables
 
 TABLES, ENDED = 400, PEEKED + 5
 
@@ -25,10 +25,7 @@ TABLES, ENDED = 400, PEEKED + 5
 async def test_operations_of_few_tables_among_many(client: EtcdClient, page_size: int) -> None:
     """O22, G3: of one table that has ended many, one that has ended one, and one where one is running."""
     space = client.keyspace
-    records = [TableRecord(name=f"t{n:04d}", location=f"file:///x/{n}") for n in range(TABLES)]
-    for first in range(0, TABLES, 60):
-        puts = [put for one in records[first : first + 60] for put in table_puts(space.table(one.name), one)]
-        await client.txn(Txn(then=tuple(puts)))
+    await make_tables(client, TABLES)
     past, once, runs = (space.table(f"t{n:04d}") for n in (120, 250, TABLES - 1))
     lines = [Put(past.history_prefix + b"noop.%d" % n, _line(n)) for n in range(1, ENDED + 1)]
     await client.txn(Txn(then=(*lines, Put(once.history_prefix + b"noop.1", _line(1)))))

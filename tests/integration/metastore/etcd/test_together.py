@@ -52,13 +52,6 @@ async def held(etcd_config: EtcdConfig) -> AsyncIterator[HeldClient]:
     await connected.close()
 
 
-@pytest_asyncio.fixture
-async def counting(etcd_config: EtcdConfig) -> AsyncIterator[Counting]:
-    connected = Counting(etcd_config)
-    yield connected
-    await connected.close()
-
-
 def lane_of(client: EtcdClient, name: str) -> bytes:
     return client.keyspace.prefix + name.encode() + b"."
 

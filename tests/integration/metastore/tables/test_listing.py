@@ -11,11 +11,10 @@ from distop.client import AsyncClient
 from distop.coordinator.api.tables import TableService
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.etcd.txn import Txn
-from distop.metastore.records.table import TableRecord
-from distop.metastore.tables.registry import table_names, table_puts
+from distop.metastore.tables.registry import table_names
 from distop.proto import distop_pb2 as pb
 from support.etcd.counting import Counting
+from support.etcd.starts import make_tables
 
 SCHEMA = pa.schema([("id", pa.int64())])
 
@@ -50,14 +49,11 @@ async def test_the_index_follows_the_tables(
 
 
 @pytest.mark.parametrize("count", [0, 450])
-async def test_a_page_of_tables_takes_few_requests(client: EtcdClient, count: int) -> None:
+async def test_a_page_of_tables_takes_few_requests(
+    client: EtcdClient, counting: Counting, count: int
+) -> None:
     """G3: also when each table has many keys of its own."""
-    space = client.keyspace
-    records = [TableRecord(name=f"t{n:04d}", location=f"file:///x/{n}") for n in range(count)]
-    for first in range(0, count, 60):
-        puts = [put for one in records[first : first + 60] for put in table_puts(space.table(one.name), one)]
-        await client.txn(Txn(then=tuple(puts)))
-    counting = Counting(client.config)
+    made = await make_tables(client, count)
     service = TableService(counting, None)  # type: ignore[arg-type]
     request, names = pb.ListTablesRequest(page_size=100), list[str]()
     while True:
@@ -68,5 +64,4 @@ async def test_a_page_of_tables_takes_few_requests(client: EtcdClient, count: in
         if not page.next_page_token:
             break
         request.page_token = page.next_page_token
-    await counting.close()
-    assert names == [one.name for one in records]
+    assert names == made
