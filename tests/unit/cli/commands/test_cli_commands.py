@@ -171,19 +171,8 @@ def test_options_of_ingest_are_parts_of_its_argument(service: FakeService) -> No
     run("table", "ingest", "flights", "/b", "--reingest", "--partition-columns-from-path")
     argument = json.loads(service.calls["start"][-1].argument_json)
     assert argument == {"paths": ["/b"], "reingest": True, "partition_columns_from_path": True}
-    run(
-        *(
-            "table",
-            "ingest",
-            "flights",
-            "/c",
-            "--schema",
-            "id: long, fare: decimal(9,2)",
-            "--schema",
-            "at: date",
-        ),
-        *("--no-multiline", "--branch", "staging"),
-    )
+    columns = ["--schema", "id: long, fare: decimal(9,2)", "--schema", "at: date"]
+    run("table", "ingest", "flights", "/c", *columns, "--no-multiline", "--branch", "staging")
     argument = json.loads(service.calls["start"][-1].argument_json)
     schema = {"id": "long", "fare": "decimal(9,2)", "at": "date"}
     assert argument == {"paths": ["/c"], "schema": schema, "multiline": False, "branch": "staging"}
@@ -192,41 +181,11 @@ def test_options_of_ingest_are_parts_of_its_argument(service: FakeService) -> No
 
 def test_options_name_columns_watermarks_rules_and_a_topic(service: FakeService) -> None:
     """No ingest needs JSON."""
-    run(
-        *("table", "ingest", "t", "/a", "--column", "id", "--epoch-unit", "at=ms", "--watermark", "a=18"),
-        *(
-            "--rule",
-            "id > 0",
-            "--not-null",
-            "at",
-            "--delimiter",
-            ";",
-            "--thousands",
-            ".",
-            "--marker",
-            "/a/_DONE",
-        ),
-    )
-    topic = [
-        "--kafka-topic",
-        "orders",
-        "--kafka-servers",
-        "b:9092",
-        "--kafka-from",
-        "0=7",
-        "--kafka-to",
-        "0=9",
-    ]
-    run(
-        "table",
-        "ingest",
-        "t",
-        *topic,
-        "--kafka-config",
-        "sasl.password=env:DISTOP_KAFKA_P",
-        "--kafka-metadata",
-        "key=k",
-    )
+    options = "--column id --epoch-unit at=ms --watermark a=18 --not-null at --delimiter ; --thousands ."
+    run("table", "ingest", "t", "/a", *options.split(), "--marker", "/a/_DONE", "--rule", "id > 0")
+    options = "--kafka-topic orders --kafka-servers b:9092 --kafka-from 0=7 --kafka-to 0=9"
+    topic, config = options.split(), "sasl.password=env:DISTOP_KAFKA_P"
+    run("table", "ingest", "t", *topic, "--kafka-config", config, "--kafka-metadata", "key=k")
     files, records = (json.loads(call.argument_json) for call in service.calls["start"])
     assert files == {
         "paths": ["/a"],
