@@ -157,7 +157,7 @@ async def test_a_new_query_that_does_not_begin_with_its_first_batch_is_refused(d
     await driver.service.client.table("t").set_watermark("stream:q", "batch", "1")
     assert (await driver.write_batch(2, 0)).is_own
     await driver.service.client.table("t").set_watermark("stream:q", "batch", "none")
-    with pytest.raises(PreconditionFailed, match="is 'none', not the number of a batch"):
+    with pytest.raises(PreconditionFailed, match="'none'"):
         await driver.write_batch(3, 12)
 
 

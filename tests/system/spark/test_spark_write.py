@@ -159,7 +159,7 @@ def test_a_stream_that_would_leave_out_batches_is_refused(
     rolled_back.result(timeout_s=60)
     assert service.client.table(table).watermarks() == {name: {"batch": "1"}}
     known = service.files(table)
-    with pytest.raises(Exception, match=f"batch 3 of {name} does not follow batch 1"):
+    with pytest.raises(Exception, match=f"batch 3 of {name} .* batch 1"):
         stream(3)
     assert service.ids(table) == [0]
     until(lambda: service.files(table) == known)
@@ -172,7 +172,7 @@ def test_a_stream_that_would_leave_out_batches_is_refused(
     former = metadata.read_text()
     (checkpoint / ".metadata.crc").unlink()
     metadata.write_text(json.dumps({"id": str(uuid4())}))
-    with pytest.raises(Exception, match=r"has no batch of stream:.*, whose first one would be batch"):
+    with pytest.raises(Exception, match="no batch of stream:"):
         stream(4)
     metadata.write_text(former)
     stream(4)

@@ -146,7 +146,7 @@ async def test_what_was_appended_to_a_branch_is_put_on_what_others_have_written(
     assert error_of(refused).code == "HEAD_CONFLICT"
     assert "not all that was written to the branch are appends" in error_of(refused).message
     # What to do stays with an error that is raised at the commit.
-    with pytest.raises(OperationFailed, match="drop the branch, and write it again"):
+    with pytest.raises(OperationFailed, match="drop the branch"):
         refused.raise_for_outcome()
 
 

@@ -75,5 +75,5 @@ def test_tokens_are_those_that_lie_there(tmp_path: Path) -> None:
 def test_a_ca_whose_key_is_another_one_is_refused(tmp_path: Path) -> None:
     security = Security(tmp_path)
     (tmp_path / "ca.key").write_bytes(Path(security.path("server.key")).read_bytes())
-    with pytest.raises(InvalidArgument, match=r"ca\.key is not the key of ca\.crt"):
+    with pytest.raises(InvalidArgument, match=r"ca\.key .*ca\.crt"):
         Security(tmp_path)

@@ -188,5 +188,5 @@ async def test_waiting_ends_with_its_time() -> None:
     shared = world(1)
     del shared.updates[NAME][1:]
     async with serving(FakeService(shared)) as address, AsyncClient(address) as client:
-        with pytest.raises(DeadlineExceeded, match=r"has not ended after 0\.2 s, it is running"):
+        with pytest.raises(DeadlineExceeded, match=r"0\.2 s, .*running"):
             await client.operation(NAME).wait(timeout_s=0.2)

@@ -79,7 +79,7 @@ def test_what_is_true_is_not_executed_and_what_nobody_can_tell_is_executed_again
 
 def test_a_step_that_was_executed_and_is_not_done_has_failed() -> None:
     """C5"""
-    with pytest.raises(StepFailed, match="it was executed, but is not done") as caught:
+    with pytest.raises(StepFailed, match="not done") as caught:
         run(step(1, kind="lazy"))
     assert not isinstance(caught.value.cause, PermanentStepError)
 
@@ -201,5 +201,5 @@ def test_an_unknown_step_is_reported_by_name(name: str) -> None:
 def test_steps_named_by_hand_are_checked() -> None:
     """U3"""
     for item in ("IcebergAppend", "x=IcebergAppend"):
-        with pytest.raises(InvalidArgument, match="does not name a commit step"):
+        with pytest.raises(InvalidArgument, match="commit step"):
             StepRegistry([item])

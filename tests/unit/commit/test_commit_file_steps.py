@@ -197,7 +197,7 @@ def test_source_and_target_both_missing_is_permanent(world: World) -> None:
     record = rename(world, target="final/1.csv", overwrite=True)
     world.place("staged/1.csv").remove()
     for _ in range(2):
-        with pytest.raises(StepSourceMissing, match=r"staged/1\.csv is gone, and .*final/1\.csv is"):
+        with pytest.raises(StepSourceMissing, match=r"staged/1\.csv .*final/1\.csv"):
             step_of(record).execute(world.context)
         world.write("final/1.csv", b"old")
     with pytest.raises(StepFailed) as caught:
@@ -272,7 +272,7 @@ def test_checksums_may_be_of_other_kinds(world: World, kind: str) -> None:
     world.write("final/1.csv", b"ROWS")
     with pytest.raises(StepConflict):
         step.verify(world.context)
-    with pytest.raises(PermanentStepError, match="unknown kind of checksum 'crc'"):
+    with pytest.raises(PermanentStepError, match="'crc'"):
         step_of(with_argument(record, checksum=f"crc:{value}")).verify(world.context)
 
 

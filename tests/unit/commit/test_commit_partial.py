@@ -76,7 +76,7 @@ def test_a_watermark_that_names_no_jobs_needs_all() -> None:
     jobs = {str(i): JobRecord(state="success") for i in range(3)}
     assert selection(arg, jobs).moves == arg.watermarks
     jobs["2"] = JobRecord(state="failed")
-    with pytest.raises(PreconditionFailed, match="1 of 3 jobs failed, and the 2 others share a watermark"):
+    with pytest.raises(PreconditionFailed, match=r"1 of 3 .* 2 others share a watermark"):
         selection(arg, jobs)
 
 

@@ -142,7 +142,7 @@ def test_the_sentences_that_users_read_most_are_those_of_the_golden_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """U3: each with its code and what to do. ``GOLDEN=write`` puts the present words into the file."""
-    errors = {}
+    errors = dict[str, DistopError]()
     for name, (file, text, options) in INGESTS.items():
         ingesting = Ingesting(tmp_path / str(len(errors)))
         path = ingesting.write(text.encode("latin-1"), file)

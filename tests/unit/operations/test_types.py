@@ -175,7 +175,7 @@ class Reporting(DistributedOperation[Range]):
 )
 def test_only_a_short_link_to_a_web_page_is_recorded(url: str) -> None:
     assert Trial(Reporting(), {"to": 1, "names": ["https://example.com/a?b=%20"]}).facts()["links"]
-    with pytest.raises(InvalidArgument, match="a link of reporting is not one"):
+    with pytest.raises(InvalidArgument, match="link of reporting"):
         Trial(Reporting(), {"to": 1, "names": [url]}).facts()
 
 

@@ -80,10 +80,10 @@ async def test_a_certificate_says_who_calls_and_others_are_told(mutual: Coordina
         "a server that is not trusted": Credentials(ca=place.other_root),
     }
     for why, credentials in refused.items():
-        with pytest.raises(Unavailable, match="no TLS connection, or no server at"):
+        with pytest.raises(Unavailable, match="no TLS connection"):
             pytest.fail(f"{why} is let in as {await subject(address, credentials, 0.3)!r}")
     expired = place.client(not_before=past - timedelta(days=2), not_after=past)
-    with pytest.raises(Unavailable, match="no TLS connection, or no server at"):
+    with pytest.raises(Unavailable, match="no TLS connection"):
         await subject(address, expired, 0.3)
     with pytest.raises(Unavailable, match="refused"):
         await subject(f"127.0.0.1:{free_port()}", place.client(), 0.3)

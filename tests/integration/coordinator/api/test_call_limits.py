@@ -117,10 +117,10 @@ async def test_what_is_no_message_is_told_so_and_leaves_no_trace_in_the_log(
         for method in ("OperationService/StartOperation", "TableService/CreateTable"):
             call = service.channel.unary_unary(f"/distop.v1.{method}", None, None)
             for data in (b"\xff\xff\xff", b"\x0a\xff\xff\xff\xff\x0fx", b"\x0a\x02\xc3\x28"):
-                with pytest.raises(InvalidArgument, match="not a message of this call's type"), raising():
+                with pytest.raises(InvalidArgument, match="not a message"), raising():
                     await call(data, timeout=10)
         stream = service.channel.unary_stream("/distop.v1.OperationService/WatchOperation", None, None)
-        with pytest.raises(InvalidArgument, match="not a message of this call's type"), raising():
+        with pytest.raises(InvalidArgument, match="not a message"), raising():
             await stream(b"\xff", timeout=10).read()
     assert not [record for record in caplog.records if record.exc_info or record.levelno >= logging.ERROR]
 

@@ -226,7 +226,7 @@ async def test_a_batch_that_may_have_been_applied_is_refused_until_somebody_deci
         assert (await put(client, "3")).late
         assert await eventually(lambda: is_blocked_by(client, "3", "BATCH_LATE"))
         return
-    with pytest.raises(BatchLate, match="up to '3'"):
+    with refused(error=BatchLate, match="up to '3'", batch="3"):
         await put(client, "3", ordered=False)
     assert (await put(client, "4", ordered=False)).became is Queued.QUEUED
     assert (await put(client, "3", ordered=False, republish=True)).became is Queued.QUEUED

@@ -101,7 +101,7 @@ async def test_an_operation_whose_completion_keeps_failing_is_parked_and_says_wh
     kv = await client.get(client.keyspace.operation(operation).completion)
     assert decode(kv.value, CompletionRecord).parked
     # Another operation of the table is refused as long as this one stands (C9); other tables go on.
-    with pytest.raises(errors.IncompatibleOperation, match="t/hooked/1"):
+    with refused(error=errors.IncompatibleOperation, operation="t/hooked/1"):
         await service.start("t", "hooked", {"log": str(tmp_path / "log")})
     await service.create_table("other")
     other = await service.start("other", argument={"partitions": 0})
@@ -295,7 +295,7 @@ async def test_only_failing_operations_can_be_resolved(service: Service, client:
         await service.resolve(operation, "abort")
     assert await mark(client, operation, "0")
     await service.ended(operation)
-    with pytest.raises(errors.PreconditionFailed, match=f"operation {operation} is over: it has succeeded"):
+    with refused(error=errors.PreconditionFailed, match="succeeded", operation=operation):
         await service.resolve(operation, "abort")
     with pytest.raises(errors.OperationNotFound):
         await service.resolve(OperationId.parse("t/noop/99"), "abort")
@@ -339,7 +339,7 @@ async def test_a_decision_whose_reply_is_lost_is_made_once(client: LossyClient, 
     assert client.spent
     await request_resolve(client, keys, ResolveRecord(action="retry", by="you", at=2.0), request="r2")
     assert (await client.get(keys.resolve)).value == encode(retry)
-    with pytest.raises(errors.NotParked, match="me has just decided on retry"):
+    with pytest.raises(errors.NotParked, match=r"me .*retry"):
         await request_resolve(client, keys, ResolveRecord(action="abort"), request="r3")
     # The operation parks once more: what both wanted has been done.
     await client.delete(keys.resolve)

@@ -169,7 +169,7 @@ async def test_what_can_be_read_is_not_removed(service: Whole, client: LossyClie
         with pytest.raises(PreconditionFailed, match="can be read"):
             await service.client.remove_key(key.decode(), fix=True)
         assert (await client.get(key)).exists
-    with pytest.raises(InvalidArgument, match="no key of this installation"):
+    with pytest.raises(InvalidArgument, match="this installation"):
         await service.client.remove_key("elsewhere.t.history.x", fix=True)
 
 

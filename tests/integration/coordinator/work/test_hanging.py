@@ -188,7 +188,7 @@ async def test_a_type_that_cannot_be_loaded_hangs_nobody(
                 replies = [reply async for reply in service.cluster.Diagnose(at_once, timeout=30)]
                 return " ".join(one.sentence for reply in replies for one in reply.findings)
 
-            with pytest.raises(UnknownOperationType, match="loading it takes longer than 1 s"):
+            with pytest.raises(UnknownOperationType, match="longer than 1 s"):
                 await service.start("t", "hangs")
             await service.ended(await service.start("t", "noop", {"partitions": 0}))
             await eventually(

@@ -15,6 +15,7 @@ from distop.metastore.tables.audit import audit_put, read_audit
 from distop.metastore.tables.watermarks import Change, change_watermarks
 from support.etcd.lossy import Fault, LossyClient, puts
 from support.etcd.starts import begin, make_table
+from support.refusals import refused
 from support.tables.nowhere import nowhere
 
 
@@ -74,9 +75,9 @@ async def test_watermarks_cannot_be_set_while_an_operation_moves_them(
     moving = await begin(
         client, kind="ingest", effect=Effect.WRITES, watermarks=moves, compatible=lambda other: True
     )
-    for refused in (sdk.table("t").set_watermark("s", "1", "5"), sdk.table("t").forget_watermarks("s")):
+    for change in (sdk.table("t").set_watermark("s", "1", "5"), sdk.table("t").forget_watermarks("s")):
         with refused(error=IncompatibleOperation, operation=moving):
-            await refused
+            await change
     assert await sdk.table("t").watermarks() == {"s": {"1": "9"}}
 
 
@@ -120,7 +121,7 @@ async def test_those_of_the_files_of_a_folder_become_one_of_the_folder(sdk: Asyn
     left = {"s3://b/in": {"2024": late}, "s3://b/in/2024/x": {"c.csv": early}}
     assert await sdk.table("t").watermarks() == left
     await sdk.table("t").set_watermark("orders", "0", "17")
-    for refused in ("orders", "s3://b/in/2024"):
-        with pytest.raises(InvalidArgument if refused == "orders" else NotFound):
-            await sdk.table("t").compact_watermarks(refused)
+    for source in ("orders", "s3://b/in/2024"):
+        with pytest.raises(InvalidArgument if source == "orders" else NotFound):
+            await sdk.table("t").compact_watermarks(source)
     assert await sdk.table("t").watermarks() == {**left, "orders": {"0": "17"}}

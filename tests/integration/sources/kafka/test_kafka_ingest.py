@@ -442,7 +442,7 @@ def test_no_secret_is_kept(ingesting: Ingesting, topic: KafkaTopic, monkeypatch:
     assert "hunter2" not in json.dumps(arg.argument)
     ingesting.finish(arg, ingesting.run(arg))
     monkeypatch.delenv("DISTOP_KAFKA_PASSWORD")
-    with pytest.raises(InvalidArgument, match="the environment has no DISTOP_KAFKA_PASSWORD"):
+    with pytest.raises(InvalidArgument, match="DISTOP_KAFKA_PASSWORD"):
         ingesting.run(arg)
 
 
@@ -521,5 +521,5 @@ def test_records_without_a_value_delete_rows(tmp_path: Path, topic: KafkaTopic) 
 
 def test_a_merge_of_a_topic_needs_all_columns(cities: Ingesting, topic: KafkaTopic) -> None:
     topic.produce([{"id": 1, "v": 1}])
-    with refused("kafka", "no column 'city' of the table"):
+    with refused("kafka", "'city'"):
         cities.start(kafka=topic.argument(), schema={"id": "long", "v": "long"}, **MERGED)

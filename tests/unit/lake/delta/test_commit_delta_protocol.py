@@ -10,7 +10,7 @@ from deltalake import DeltaTable, Field, Schema, write_deltalake
 from deltalake.schema import PrimitiveType
 
 from distop.commit.contract import StepContext
-from distop.errors import InvalidArgument, PreconditionFailed, StepConflict
+from distop.errors import PreconditionFailed, StepConflict
 from distop.lake.delta.commit import DeltaArgument, DeltaCommit
 from distop.lake.delta.output import delta_schema
 from distop.lake.layout.model import Layout
@@ -18,6 +18,7 @@ from distop.lake.rows import output_of, rows_plan
 from distop.metastore.records.operation import OperationArg
 from distop.metastore.records.table import TableRecord
 from distop.operations.api import PlanRequest
+from support.refusals import refused
 
 LONG = PrimitiveType("long")
 
@@ -134,8 +135,8 @@ def test_nested_columns_and_comments_stay_as_they_are(tmp_path: Path) -> None:
 
 def test_a_table_is_not_partitioned_by_bytes(tmp_path: Path) -> None:
     rows = pa.schema([("id", pa.int64()), ("b", pa.binary())])
-    with pytest.raises(InvalidArgument, match="'b' has values of type binary"):
+    with refused("partition_by", "'b' .*binary"):
         output_of("delta").check(Layout.create(rows, ["b"]))
     write_deltalake(tmp_path, rows.empty_table(), partition_by=["b"])
-    with pytest.raises(InvalidArgument, match="'b' has values of type binary"):
+    with refused("partition_by", "'b' .*binary"):
         planned(tmp_path)

@@ -106,7 +106,7 @@ def test_what_lost_its_race_was_not_published(table: Table, backup: KeyValue) ->
 def test_a_person_decides_which_of_two_last_snapshots_was_published(table: Table, backup: KeyValue) -> None:
     IcebergAppend().prepare(table.context(operation(table, 1000, "1", "lost")))
     table.publish(operation(table, 10, "1", "2"))
-    with pytest.raises(Unclear, match="it is unclear which of these was published last"):
+    with pytest.raises(Unclear, match="unclear"):
         ahead_of(table, backup)
     named = table.record().metadata_location.rpartition("/")[2]
     ahead = ahead_of(table, backup, choose=[named])

@@ -246,7 +246,7 @@ def test_a_spec_whose_schema_was_removed_is_neither_written_nor_in_the_way(tmp_p
     for start in range(10, 14):
         table.publish(table.staged([ids_alone(start)]))
     assert table.ids() == [*range(4), *range(10, 14)]
-    with pytest.raises(PreconditionFailed, match="partition spec 0, which uses a column that none"):
+    with pytest.raises(PreconditionFailed, match="partition spec 0"):
         table.publish(table.staged([ids_alone(20)]), IcebergOverwrite())
 
 

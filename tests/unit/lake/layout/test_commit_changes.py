@@ -113,10 +113,10 @@ def test_no_column_gets_the_name_of_a_partition_field(tmp_path: Path, changes: l
     table = Table("flights", f"file://{tmp_path}/flights", Layout.create(columns, ["day(t)", "kind"]))
     table.publish(table.start(0), IcebergOverwrite())
     record = TableRecord(name="flights", location=table.location)
-    with pytest.raises(InvalidArgument, match="the name of a partition field"):
+    with pytest.raises(InvalidArgument, match="partition field"):
         altered(record, table.record(), parse_changes(changes))
     new = NestedField(9, "t_day", LongType())
-    with pytest.raises(InvalidArgument, match="'t_day' would have the name of a partition field"):
+    with refused(match="partition field", column="t_day"):
         evolved(table.layout, [new])
     head, unpartitioned = table.record(), {"change": "partition_by", "terms": ["day(t)"]}
     for free in (unpartitioned, {"change": "drop", "column": "kind"}, added("kind", "int")):
@@ -134,7 +134,7 @@ def test_no_column_gets_the_name_of_a_field_of_a_nested_one(tmp_path: Path, name
     table.publish(table.start(0), IcebergOverwrite())
     record = TableRecord(name="flights", location=table.location)
     for change in (added(name, "int"), {"change": "rename", "column": "id", "to": name}):
-        with pytest.raises(InvalidArgument, match=f"'{name}' would be taken for a field of column"):
+        with pytest.raises(InvalidArgument, match=f"'{name}' .*a field of column"):
             altered(record, table.record(), parse_changes([change]))
     # Names with dots are names like others where nothing is nested.
     assert altered(record, table.record(), parse_changes([added("id.b", "int")])).head is not None

@@ -238,7 +238,7 @@ def test_what_folders_name_is_what_was_written() -> None:
         assert list(named.items()) == list(zip(("d", "s s"), values.texts(key), strict=True))
     with pytest.raises(InvalidArgument, match="two values for 'd'"):
         named_values("d=1/d=2/a.csv")
-    with pytest.raises(InvalidArgument, match="a value for 'd' that is not UTF-8"):
+    with pytest.raises(InvalidArgument, match=r"'d' .*not UTF-8"):
         named_values("d=%FF/a.csv")
 
 
@@ -248,13 +248,13 @@ def test_an_empty_text_is_no_partition(tmp_path: Path) -> None:
     arg = tree.start()
     tree.run(arg, "0", pa.record_batch({"id": [1, 2], "kind": [None, "a"]}, ROWS))
     for kind in (pa.array(["a", ""]), pa.array(["a", ""]).dictionary_encode()):
-        with pytest.raises(BadRow, match="'kind': an empty text would become NULL"):
+        with pytest.raises(BadRow, match=r"'kind': .*empty text"):
             tree.run(arg, "0", pa.record_batch({"id": pa.array([1, 2], pa.int64()), "kind": kind}))
 
 
 def test_a_table_of_partition_columns_alone_is_refused() -> None:
     """U3."""
-    with pytest.raises(InvalidArgument, match="all columns are partition columns"):
+    with refused("partition_by", "all columns"):
         FilesOutput().check(Layout.create(pa.schema([("a", pa.int32())]), ["a"]))
 
 

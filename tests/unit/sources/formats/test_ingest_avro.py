@@ -383,7 +383,7 @@ def test_files_of_other_formats_are_refused_as_avro(ingesting: Ingesting) -> Non
             ingesting.start(paths=str(path))
     with refused("paths", "'lzo'; .*null, deflate, snappy", SourceUnreadable):
         ingesting.start(paths=by_hand(ingesting, record({"a": "int"}), codec="lzo"))
-    with refused("format", "does not show its format"):
+    with refused("format"):
         ingesting.start(paths=write(ingesting, record({"a": "int"}), [], "a.avro.gz"))
 
 
@@ -444,7 +444,7 @@ def test_files_may_differ_in_their_columns_and_widths(ingesting: Ingesting) -> N
     ingesting.ingest(paths=paths)
     assert ingesting.rows("a", "b") == [(1, "x"), (2**40, None)]
     more = write(ingesting, record({"a": "int", "c": POINT}), [{"a": 3, "c": {"x": 1, "t": "t"}}], "c.avro")
-    with refused("paths", "the table has no column 'c'"):
+    with refused("paths", "'c'"):
         ingesting.start(paths=more)
     ingesting.ingest(paths=more, on_new_columns="add")
     assert ingesting.rows("a", "b", "c")[2] == (3, None, {"x": 1, "t": "t"})

@@ -144,7 +144,7 @@ def test_texts_become_times_only_if_they_can_be_read(ingesting: Ingesting) -> No
 
 
 def test_a_column_of_several_kinds_needs_a_declared_type(ingesting: Ingesting) -> None:
-    with refused("schema", "column 'a' holds values of different kinds"):
+    with refused("schema", "'a' .*different kinds"):
         ingesting.start(paths=write(ingesting, {"a": 1, "b": 1}, {"a": "x", "b": 2}))
     ingesting.ingest(paths=write(ingesting, {"a": 1, "b": 1}, {"a": "x", "b": 2}), columns=["b"])
     assert ingesting.rows("b") == [1, 2]

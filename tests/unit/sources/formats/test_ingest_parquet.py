@@ -164,7 +164,7 @@ def test_parquet_columns_can_be_chosen_and_rows_filtered(
 
 def test_types_that_do_not_go_together_are_refused_at_the_start(tmp_path: Path) -> None:
     ingesting = Ingesting(tmp_path, {"schema": ["a: int"]})
-    with refused("columns", "the table has no column 'b'"):
+    with refused("columns", "'b'"):
         ingesting.start(paths=write(ingesting, pa.table({"a": [1], "b": [1]})), columns=["a", "b"])
     with pytest.raises(InvalidArgument, match="column 'a': large_list"):
         ingesting.start(paths=write(ingesting, pa.table({"a": [[1]]})))

@@ -219,11 +219,11 @@ def test_rows_are_counted_before_anything_counts(tmp_path: Path) -> None:
     run = compacting(table)
     name = run.staged.arg.partition_names()[0]
     run.staged.jobs[name].result["rows"] -= 1
-    with pytest.raises(PreconditionFailed, match="has read files of 20 rows and written 19"):
+    with pytest.raises(PreconditionFailed, match=r"20 rows .*19"):
         run.commit()
     path = local(table.data_files()[0])
     pq.write_table(pq.read_table(path).slice(1), path)
-    with pytest.raises(JobFailed, match="holds 3 rows, but the table says 4"):
+    with pytest.raises(JobFailed, match=r"3 rows, .*4"):
         Run.of(table, Compact(), min_files=2)
     assert left_over(table) == {name for name in left_over(table) if name.startswith("kind=")}
 

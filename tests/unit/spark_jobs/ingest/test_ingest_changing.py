@@ -79,7 +79,7 @@ def test_a_schema_of_some_columns_keeps_the_others_of_the_table(
 
 def test_columns_that_neither_schema_nor_table_have_are_new(ingesting: Ingesting, tmp_path: Path) -> None:
     path = csv(tmp_path, "1.csv", "id,name,fare\n2,b,1.5\n")
-    with refused("schema", "a column 'fare' that --schema does not name"):
+    with refused("schema", "'fare'"):
         ingesting.start(paths=path, schema={"id": "int"})
     ingesting.ingest(paths=path, schema={"id": "int"}, on_new_columns="ignore")
     assert ingesting.read().column_names == ["id", "name"]
@@ -317,7 +317,7 @@ def test_floats_and_decimals_widen(tmp_path: Path) -> None:
 
 def test_what_cannot_be_widened_is_said_before_a_row_is_read(ingesting: Ingesting, tmp_path: Path) -> None:
     path = csv(tmp_path, "1.csv", "id,name\n2,b\n2.5,c\n")
-    with pytest.raises(InvalidArgument, match="cannot be widened to that") as caught:
+    with refused("on_wider_types", "cannot be widened") as caught:
         ingesting.start(paths=path, on_wider_types="widen")
     assert caught.value.details["column"] == "id"
 

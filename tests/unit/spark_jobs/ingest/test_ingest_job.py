@@ -136,5 +136,5 @@ def test_two_attempts_at_a_job_write_the_same_rows_to_other_files(ingesting: Ing
 
 def test_an_argument_that_is_no_plan_is_named(ingesting: Ingesting) -> None:
     arg = OperationArg(table="flights", type="ingest", instance=3, uuid="u3", argument={"format": "csv"})
-    with pytest.raises(CorruptRecord, match="flights/ingest/3 is not a plan of an ingest"):
+    with pytest.raises(CorruptRecord, match="flights/ingest/3 is not a plan"):
         ingesting.run_job(LocalJob(arg, "0"))

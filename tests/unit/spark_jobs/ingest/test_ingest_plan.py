@@ -118,9 +118,9 @@ def test_the_format_is_told_by_the_names(ingesting: Ingesting) -> None:
     folder = f"{ingesting.folder}/source/m"
     with refused("format", r"several formats: m/a\.csv \(csv\) and m/b\.json \(jsonl\)"):
         ingesting.start(paths=folder)
-    with pytest.raises(InvalidArgument, match=r"name of notes\.txt does not show"):
+    with refused("format", r"notes\.txt"):
         ingesting.start(paths=write(ingesting, "notes.txt"))
-    with pytest.raises(InvalidArgument, match=r"name of a\.parquet\.gz does not show"):
+    with refused("format", r"a\.parquet\.gz"):
         ingesting.start(paths=write(ingesting, "a.parquet.gz"))
     with pytest.raises(InvalidArgument, match="--delimiter is for csv"):
         ingesting.start(paths=f"{folder}/b.json", delimiter=";")
@@ -132,7 +132,7 @@ def test_a_plan_too_large_for_etcd_is_refused(ingesting: Ingesting, monkeypatch:
     monkeypatch.setattr(ingest_plan, "MAX_PLAN_BYTES", 3000)
     for index in range(100):
         write(ingesting, f"m/{index}.csv")
-    with pytest.raises(ArgumentTooLarge, match="plan of 100 files in 1 splits") as caught:
+    with pytest.raises(ArgumentTooLarge, match="100 files in 1 splits") as caught:
         ingesting.start(paths=f"{ingesting.folder}/source/m")
     assert "fewer paths" in caught.value.hint
 
@@ -263,7 +263,7 @@ def test_a_column_of_the_table_that_only_folders_name_is_not_lost(tmp_path: Path
         "partition_columns_from_path", "name 'day', a column of the table that the files do not have"
     ):
         ingesting.start(paths=path)
-    with refused("paths", "the table has no column 'kind'"):
+    with refused("paths", "'kind'"):
         ingesting.start(paths=path, partition_columns_from_path=True)
     ingesting.ingest(paths=path, partition_columns_from_path=True, on_new_columns="ignore")
     assert ingesting.rows("id", "day") == [(0, date(2024, 1, 1)), (1, date(2024, 1, 2)), (2, None)]
@@ -286,7 +286,7 @@ def test_folders_that_do_not_fit_are_refused_by_name(ingesting: Ingesting) -> No
         ingesting.start(paths=hexadecimal, schema={"id": "long", "hour": "int"}, **option)
     with refused("partition_columns_from_path", "cannot be a"):
         ingesting.start(paths=path, schema={"id": "long", "day": "binary", "kind": "string"}, **option)
-    with refused("columns", "only folders name these columns"):
+    with refused("columns", "only folders"):
         ingesting.start(paths=path, columns=["day"], **option)
 
 

@@ -126,7 +126,7 @@ def test_a_verdict_is_the_same_however_often_it_is_worked_out(tmp_path: Path) ->
     staged = Staged(arg, table.layout, {"all": done(arg, "all", [Violation(n, 7, [row]) for n in range(30)])})
     told = []
     for _ in range(2):
-        with pytest.raises(ValidationFailed, match=r"30 of 30 rules are broken: .*and 20 more") as raised:
+        with pytest.raises(ValidationFailed, match=r"30 of 30 .*20 more") as raised:
             Gate().prepare(table.context(staged))
         told.append(raised.value.facts)
     assert told[0] == told[1]
