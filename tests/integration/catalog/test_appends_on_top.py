@@ -98,7 +98,7 @@ def test_a_commit_may_ask_for_it_by_itself_or_against_its_table(catalog: EtcdCat
     assert ids_in(catalog, NAME) == [0, 1, 4]
 
 
-def test_what_it_asks_for_must_be_there(catalog: EtcdCatalog) -> None:
+def test_an_append_with_an_unknown_choice_on_conflict_is_refused(catalog: EtcdCatalog) -> None:
     """U3"""
     with pytest.raises(InvalidArgument, match="refuse or rebase"):
         made(catalog, **{"distop.on-conflict": "yes"})
@@ -196,7 +196,7 @@ def test_a_commit_that_comes_twice_is_done_once(catalog: EtcdCatalog) -> None:
 
 
 @pytest.mark.parametrize("fault", [Fault.LOST_REPLY, Fault.DOWN])
-def test_what_is_in_doubt_or_refused_leaves_whole_tables(catalog: EtcdCatalog, fault: Fault) -> None:
+def test_an_append_in_doubt_or_refused_leaves_the_table_whole(catalog: EtcdCatalog, fault: Fault) -> None:
     """P8"""
     made(catalog, **REBASE)
     late = prepared(catalog, ids(0, 1))

@@ -65,7 +65,7 @@ def test_nobody_elses_snapshot_says_what_only_ours_do(catalog: EtcdCatalog, stor
 
 
 @pytest.mark.parametrize("name", ["orders", "orders.", ".0", "a.b.c"])
-def test_what_moves_no_watermark_is_refused(catalog: EtcdCatalog, name: str) -> None:
+def test_a_commit_whose_watermarks_move_nothing_is_refused(catalog: EtcdCatalog, name: str) -> None:
     """U3"""
     table = catalog.create_table("default.t", SCHEMA)
     with pytest.raises(InvalidArgument, match="moves no watermark"):

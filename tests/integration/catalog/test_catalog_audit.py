@@ -37,7 +37,7 @@ def test_every_change_of_tables_and_namespaces_is_recorded(catalog: EtcdCatalog,
     assert trail(store, keys_of(store, "again").audit_prefix) == [("register-table", "again")]
 
 
-def test_what_did_not_happen_is_not_recorded(catalog: EtcdCatalog, store: SyncEtcd) -> None:
+def test_the_audit_trail_records_no_change_that_did_not_happen(catalog: EtcdCatalog, store: SyncEtcd) -> None:
     """U2"""
     catalog.create_namespace_if_not_exists("ny")
     catalog.create_namespace_if_not_exists("ny")

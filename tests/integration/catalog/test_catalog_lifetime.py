@@ -80,7 +80,7 @@ def test_a_forked_process_is_told_instead_of_hanging(etcd: EtcdProcess, prefix: 
 
 
 @pytest.mark.parametrize("kind", ["catalog", "client"])
-async def test_what_is_forgotten_leaves_no_thread_and_no_socket(
+async def test_a_catalog_that_nobody_closed_leaves_no_thread_and_no_socket(
     etcd: EtcdProcess, prefix: str, tmp_path: Path, kind: str
 ) -> None:
     """U4: nobody has closed them."""

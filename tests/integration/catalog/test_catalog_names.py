@@ -69,7 +69,7 @@ def test_a_table_below_default_is_no_other_table(catalog: EtcdCatalog) -> None:
     assert catalog.load_table("a.t").scan().to_arrow().num_rows == 3
 
 
-def test_what_names_nothing_is_not_there(catalog: EtcdCatalog) -> None:
+def test_a_name_of_no_table_is_not_found(catalog: EtcdCatalog) -> None:
     """O29, U3: pyiceberg's callers are told in its own words."""
     for identifier in NO_NAMES:
         names_nothing(catalog, identifier)

@@ -66,7 +66,7 @@ def test_a_summary_without_counts_brings_in_nothing(
     assert ids_in(catalog, "t") == [0, 1]
 
 
-def test_what_brings_no_rows_is_done(catalog: EtcdCatalog, store: SyncEtcd) -> None:
+def test_a_commit_that_adds_no_rows_needs_no_check(catalog: EtcdCatalog, store: SyncEtcd) -> None:
     """Deletes of whole files, properties, and a way back to an earlier snapshot."""
     table = with_rules(catalog, store, ["id >= 0"])
     first = table.metadata.snapshots[0]

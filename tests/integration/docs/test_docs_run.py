@@ -107,7 +107,7 @@ async def reader(
 
 
 @pytest.mark.parametrize("page", PAGES)
-async def test_what_a_page_shows_is_what_happens(page: str, reader: Reader) -> None:
+async def test_commands_of_a_page_print_what_the_page_shows(page: str, reader: Reader) -> None:
     await asyncio.to_thread(reader.run, page)
 
 

@@ -110,7 +110,7 @@ async def test_complete_batches_are_published_once_whoever_looks(dock: Dock) -> 
     assert (await dock.arguments())["2024/03"]["paths"] == [str(dock.folder / "2024/03")]
 
 
-async def test_what_a_table_has_forgotten_is_passed_over(dock: Dock, client: EtcdClient) -> None:
+async def test_batches_that_a_table_has_forgotten_are_passed_over(dock: Dock, client: EtcdClient) -> None:
     """B1: a process that starts anew does not stop the table with batches that were applied long ago."""
     await client.put(client.keyspace.table("t").ordering, b'{"last":"5","forgotten":"3"}')
     dock.control("_config/ORDERME")
@@ -252,7 +252,7 @@ async def test_a_process_that_slept_approves_nothing_that_it_has_not_seen(dock: 
     assert await awaiting(dock, "b")
 
 
-async def test_what_is_wrong_is_reported_and_keeps_nothing_else(dock: Dock) -> None:
+async def test_a_problem_of_one_folder_is_reported_and_holds_up_no_other(dock: Dock) -> None:
     """B12, U3."""
     dock.control("_config/ORDERME")
     dock.control("_config/_BACKFILL")
@@ -694,7 +694,7 @@ async def test_configuration_above_the_tables_holds_for_all_and_the_nearest_wins
     assert batch.argument["csv"] == {"delimiter": ";", "header": True}
 
 
-async def test_what_is_misplaced_above_the_tables_is_reported(dock: Dock) -> None:
+async def test_files_above_the_folders_of_tables_are_reported(dock: Dock) -> None:
     """B12: and a configuration that cannot be read lets nothing through."""
     for name in ("_SUCCESS", "_HISTORYDONE", "_BACKFILL"):
         dock.control(name)

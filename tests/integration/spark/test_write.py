@@ -85,7 +85,7 @@ def batch(target: WriteTarget, number: int) -> Publication:
     return Publication(target=target, request_id=f"q.{number}", source="stream:q", batch=str(number))
 
 
-async def test_what_tasks_have_written_is_published_where_it_lies(driver: Driver) -> None:
+async def test_files_written_by_tasks_are_published_where_they_lie(driver: Driver) -> None:
     """P1, P3, O6"""
     target, written = await driver.written(0)
     before = driver.service.data_files()
@@ -279,7 +279,7 @@ async def test_ten_writers_at_once_are_all_there(driver: Driver) -> None:
     await driver.swept()
 
 
-async def test_what_was_given_up_is_never_published(driver: Driver) -> None:
+async def test_a_write_that_was_given_up_is_never_published(driver: Driver) -> None:
     """P8, P9: also by a process that was asleep meanwhile."""
     target, written = await driver.written(0)
     assert await driver.give_up(plain(target))
@@ -290,7 +290,7 @@ async def test_what_was_given_up_is_never_published(driver: Driver) -> None:
     await eventually(lambda: not driver.service.data_files())
 
 
-async def test_what_was_published_is_never_given_up(driver: Driver) -> None:
+async def test_a_published_write_is_never_given_up(driver: Driver) -> None:
     """P8: Spark tells a write to abort also when it lost the reply of its commit."""
     target, written = await driver.written(0)
     await driver.publish(plain(target), written)

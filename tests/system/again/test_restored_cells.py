@@ -24,7 +24,7 @@ pytestmark = [
 EXPECTED = {name: Cell(DONE, [1, 2]) for name in NAMES} | {"file watermark": Cell("ALREADY_INGESTED", [1, 2])}
 
 
-async def test_what_was_done_after_the_backup_counts_as_done(
+async def test_requests_done_after_the_backup_count_as_done(
     tmp_path: Path, prefix: str, record_property: Callable[[str, object], None]
 ) -> None:
     """D2, P16: through each way, once the doctor has taken it from the snapshots."""

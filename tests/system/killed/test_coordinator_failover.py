@@ -137,7 +137,7 @@ def _lives(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
 
 
-async def test_what_hangs_ends_with_its_coordinator(pair: Pair, tmp_path: Path) -> None:
+async def test_hanging_calls_end_with_their_coordinator(pair: Pair, tmp_path: Path) -> None:
     """G5, O24: killing it leaves nothing that could act on."""
     folder = tmp_path / "words"
     folder.mkdir()

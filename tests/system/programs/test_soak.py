@@ -43,7 +43,7 @@ def samples_of(**slopes: float) -> list[dict[str, float]]:
     return found
 
 
-def test_what_grows_is_named_and_what_is_flat_is_not() -> None:
+def test_soak_names_figures_that_grow_and_no_flat_ones() -> None:
     found = trends(
         samples_of(a_rss_mib=0.0, b_rss_mib=40.0, c_threads=20.0, d_cpu_ms_per_operation=80.0, e=900.0),
         warm_up_s=600,
@@ -58,7 +58,7 @@ def test_processor_time_is_not_judged_by_a_few_minutes() -> None:
     assert growing(trends(short, warm_up_s=0)) == []
 
 
-def test_what_grew_while_it_warmed_up_is_not_held_against_it() -> None:
+def test_soak_ignores_growth_during_the_warm_up() -> None:
     samples = [{"at_s": float(at), "a_rss_mib": 50.0 + min(at, 20) * 10} for at in range(60)]
     assert growing(trends(samples, warm_up_s=0)) == ["a_rss_mib"]
     assert growing(trends(samples, warm_up_s=20)) == []

@@ -14,7 +14,7 @@ from support.spark.spark_service import Service, ids_of, reading, writing
 pytestmark = [pytest.mark.spark, pytest.mark.slow("six jobs of Spark, and most kinds of its Python workers")]
 
 
-def test_what_is_deleted_is_not_read_any_more(service: Service, spark: Any) -> None:
+def test_deleted_rows_are_not_read_by_spark(service: Service, spark: Any) -> None:
     """P3, P14: by the data source, nor by Spark's own reader; the snapshot before still has it."""
     table = service.table()
     writing(service, table, numbers(spark, 40))

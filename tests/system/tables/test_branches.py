@@ -27,7 +27,7 @@ def refs(service: Whole) -> set[str]:
     return set(service.table().metadata.refs)
 
 
-async def test_what_is_on_a_branch_is_seen_once_it_has_passed(service: Whole) -> None:
+async def test_rows_on_a_branch_are_seen_once_it_has_passed_its_checks(service: Whole) -> None:
     """P12, C8: rows and watermarks of a branch appear together, in the transaction that publishes it."""
     await service.ingest(service.source("first", 0))
     folder = service.source("aside", 100)
@@ -115,7 +115,7 @@ async def test_a_branch_brings_back_nothing_that_was_rolled_back(service: Whole,
     assert await asyncio.to_thread(service.ids) == [*range(10), *range(100, 110), *range(200, 210)]
 
 
-async def test_what_was_appended_to_a_branch_is_put_on_what_others_have_written(service: Whole) -> None:
+async def test_a_branch_is_rebased_on_rows_that_others_have_written(service: Whole) -> None:
     """P6, P7: rows and watermarks of both are there once, and are rolled back together."""
     await service.ingest(service.source("a", 0))
     for number, name in enumerate("bc"):

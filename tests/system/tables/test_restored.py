@@ -176,7 +176,7 @@ async def test_nothing_is_lost_and_nothing_doubled(tmp_path: Path, prefix: str) 
         assert [one for one in left.findings if one.severity.value == "error"] == []
 
 
-async def test_what_was_held_before_is_held_no_more(tmp_path: Path, prefix: str) -> None:
+async def test_leases_and_claims_from_before_a_restore_are_not_held(tmp_path: Path, prefix: str) -> None:
     """D2, O24, O26: leases come back with a backup, and their keys with the revisions that they had."""
     backup = tmp_path / "backup.db"
     with EtcdProcess(tmp_path / "etcd", binary=etcd_that_restores()) as etcd:

@@ -175,7 +175,7 @@ async def test_an_emergency_on_the_command_line(service: Whole) -> None:
     assert back["facts"]["snapshotId"] == target
 
 
-async def test_what_ran_is_on_record(service: Whole) -> None:
+async def test_the_history_shows_which_operations_ran_and_their_outcome(service: Whole) -> None:
     """U2, O22: what was asked for, in its order, and what came of it."""
     paths = [str(service.source("a", 0, 10))]
     given = {"paths": paths, "mode": "overwrite", "filter": "id < 7", "format": "csv"}
@@ -222,7 +222,7 @@ async def test_data_that_somebody_else_wrote_meanwhile(idle: Whole) -> None:
     ]
 
 
-async def test_what_can_be_ingested_is_and_the_rest_can_be_again(service: Whole) -> None:
+async def test_good_paths_of_an_ingest_are_published_and_bad_ones_can_be_repeated(service: Whole) -> None:
     """C17, O20: one path of three is bad: reported, held back as a whole, and ingested once it is good."""
     folders = [service.source(name, 100 * i, 20) for i, name in enumerate("abc")]
     bad = folders[1] / "2.csv"

@@ -109,7 +109,7 @@ async def test_what_makes_no_sense_is_refused_at_the_start(service: Whole) -> No
     assert await service.keys() == before
 
 
-async def test_what_is_ingested_meanwhile_is_not_looked_at(idle: Whole) -> None:
+async def test_a_validation_checks_no_rows_ingested_meanwhile(idle: Whole) -> None:
     """The files are those of the snapshot at the start, whatever is published while the jobs run."""
     async with runner(idle.store):
         await idle.ingest(idle.source("good", 1000, 30))
@@ -122,7 +122,7 @@ async def test_what_is_ingested_meanwhile_is_not_looked_at(idle: Whole) -> None:
     assert (ended.state, ended.facts["checkedRows"]) == (OperationState.SUCCEEDED, 30)
 
 
-async def test_what_breaks_a_rule_is_not_published(service: Whole) -> None:
+async def test_rows_that_break_a_rule_are_not_published(service: Whole) -> None:
     """P12: write, checks, publish. Nothing visible, no watermark, no file; put right, it goes."""
     await service.ingest(service.source("good", 1000, 30))
     checks = {"rules": [rule for rule in KEPT if rule != {"unique": "id"}]}

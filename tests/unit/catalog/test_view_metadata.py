@@ -78,7 +78,7 @@ def test_versions_are_put_on_top_of_what_others_have_added(view: ViewMetadata) -
     assert [entry.version_id for entry in two.version_log] == [1, 2, 3]
 
 
-def test_what_is_there_is_used_again(view: ViewMetadata) -> None:
+def test_a_commit_to_a_view_that_comes_twice_adds_nothing(view: ViewMetadata) -> None:
     """P8: a commit that comes twice adds nothing the second time."""
     updates = (with_schema(SCHEMA), adding(version("SELECT 2", number=2, schema=-1)), current())
     once = after(view, *updates)
@@ -161,7 +161,9 @@ def test_a_commit_to_another_view_is_refused(view: ViewMetadata) -> None:
         (setting(**{"write.metadata.path": "file:///elsewhere"}), "own folder"),
     ],
 )
-def test_what_makes_no_sense_is_refused(view: ViewMetadata, update: ViewUpdate, says: str) -> None:
+def test_updates_of_a_view_that_make_no_sense_are_refused(
+    view: ViewMetadata, update: ViewUpdate, says: str
+) -> None:
     """U3, S1: as an invalid argument; a client takes it for certain that nothing has happened."""
     with pytest.raises(InvalidArgument, match=says):
         after(view, update)

@@ -21,7 +21,7 @@ def names(folder: Path) -> set[str]:
     return {str(name.value) for name in named}
 
 
-def test_what_holds_is_kept_and_what_does_not_is_made_anew(tmp_path: Path) -> None:
+def test_valid_certificates_are_kept_and_others_are_made_anew(tmp_path: Path) -> None:
     """S3"""
     folder = tmp_path / "secure"
     Security(folder, ["127.0.0.1", "[::1]"])

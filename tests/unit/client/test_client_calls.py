@@ -239,13 +239,15 @@ async def test_a_service_that_comes_up_is_waited_for(reached: bool) -> None:
 
 
 @pytest.mark.parametrize("error", [EtcdUnavailable(), OutcomeUnknown(), Unavailable(), DeadlineExceeded()])
-async def test_what_may_pass_is_repeated(fake: FakeService, client: AsyncClient, error: DistopError) -> None:
+async def test_a_call_that_failed_retryably_is_repeated(
+    fake: FakeService, client: AsyncClient, error: DistopError
+) -> None:
     fake.refuse = [error]
     assert (await client.start("flights", "noop")).started.instance == 1
     assert len(fake.calls["start"]) == 2
 
 
-async def test_what_stays_is_not_tried_again(fake: FakeService, client: AsyncClient) -> None:
+async def test_a_call_that_failed_for_good_is_not_repeated(fake: FakeService, client: AsyncClient) -> None:
     fake.refuse = [IncompatibleOperation("flights/ingest/1 is in the way")]
     with pytest.raises(IncompatibleOperation, match="flights/ingest/1") as caught:
         await client.start("flights", "noop")

@@ -76,7 +76,7 @@ def test_the_page_names_every_method_of_a_table_and_of_the_client() -> None:
             assert f"{name}`" in page or f"{name}(" in page or f"`{name}" in page, name
 
 
-def test_what_is_exported_is_there() -> None:
+def test_every_exported_name_exists() -> None:
     assert all(hasattr(client, name) for name in client.__all__)
 
 

@@ -70,7 +70,7 @@ def test_ten_thousand_steps_run_stage_after_stage_in_bounded_parallel() -> None:
     assert [n // 2_500 for n in order] == sorted(n // 2_500 for n in order)
 
 
-def test_what_is_true_is_not_executed_and_what_nobody_can_tell_is_executed_again() -> None:
+def test_a_step_in_effect_is_skipped_and_one_that_cannot_tell_is_executed_again() -> None:
     """C3"""
     world.done.update({1, 3})
     run(step(1), step(2), step(3, kind="blind"))

@@ -93,7 +93,7 @@ def run(world: World, *records: StepRecord, **options: Any) -> None:
 
 
 @cases()
-def test_what_was_executed_is_done_and_doing_it_again_changes_nothing(world: World, case: str) -> None:
+def test_a_file_step_executed_twice_changes_nothing(world: World, case: str) -> None:
     """C3, C4, C12: a file system of any kind, names of any kind."""
     record = made(world, case)
     if case != "mkdir" or not world.place("x").is_object_store:
@@ -109,7 +109,9 @@ def test_what_was_executed_is_done_and_doing_it_again_changes_nothing(world: Wor
 
 
 @cases(on_s3=("rename", "rename over", "delete", "success"))
-def test_what_was_cut_short_is_finished(world: World, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_step_cut_short_is_finished_by_the_next_execution(
+    world: World, case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """C4, C13: and looks as if nothing had happened."""
     kind = case.partition(" ")[0]
     parts = ("before", "middle", "after") if kind == "rename" else ("before", "after")
@@ -131,7 +133,7 @@ def test_what_was_cut_short_is_finished(world: World, case: str, monkeypatch: py
 
 
 @cases("rename", "mkdir", "success", on_s3=("rename", "success"))
-def test_what_was_executed_is_taken_back(world: World, case: str) -> None:
+def test_an_executed_file_step_can_be_undone(world: World, case: str) -> None:
     """P9: what was not, too; and again."""
     record = made(world, case)
     sequence = CommitSequence.of("t/k/3", "u1", [record])
@@ -145,7 +147,7 @@ def test_what_was_executed_is_taken_back(world: World, case: str) -> None:
 
 
 @cases("rename over", "delete")
-def test_what_has_destroyed_something_says_that_it_cannot_be_taken_back(world: World, case: str) -> None:
+def test_a_file_step_that_destroyed_something_says_that_it_cannot_be_undone(world: World, case: str) -> None:
     """C7"""
     record = made(world, case)
     run(world, record)

@@ -112,7 +112,7 @@ def test_the_core_knows_no_type_of_operations_by_its_name() -> None:
     assert found == NO_TYPES.keys()
 
 
-def test_what_a_type_wants_to_be_loaded_before_exists() -> None:
+def test_modules_that_types_preload_exist() -> None:
     registry = Registry(())
     for kind in map(registry.get, registry.names()):
         assert all(map(find_spec, kind.preloads)), kind.type

@@ -15,7 +15,7 @@ def test_a_text_is_cut_between_words() -> None:
 
 
 @given(st.text(st.sampled_from("ab "), max_size=40), st.integers(2, 40))
-def test_what_is_left_fits_and_is_the_beginning(text: str, limit: int) -> None:
+def test_a_shortened_text_fits_and_is_the_beginning(text: str, limit: int) -> None:
     """U3"""
     short = shortened(text, limit)
     assert len(short) <= limit

@@ -43,7 +43,7 @@ def test_the_trace_of_a_caller_is_joined() -> None:
     "given",
     ["", "x", CALLER.upper(), CALLER[:-1], CALLER.replace("b7ad6b7169203331", "0" * 16), "ff" + CALLER[2:]],
 )
-def test_what_is_no_traceparent_is_ignored(given: str) -> None:
+def test_a_malformed_traceparent_is_ignored(given: str) -> None:
     assert traceparent_in([("traceparent", given)]) == ""
 
 

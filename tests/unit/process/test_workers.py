@@ -125,7 +125,7 @@ async def test_a_call_ends_with_its_process_and_when_it_is_ended(template: Templ
         await eventually(lambda worker=worker: not calls.lives(worker.pid))
 
 
-def test_what_nobody_wants_any_more_is_ended(worker: Worker, tmp_path: Path) -> None:
+def test_a_call_that_nobody_waits_for_any_more_is_ended(worker: Worker, tmp_path: Path) -> None:
     def look() -> None:
         raise InvalidArgument("enough")
 
@@ -196,7 +196,7 @@ def test_workers_have_what_their_template_has_loaded(
     assert len(loads(tmp_path)) == 1
 
 
-def test_what_is_printed_where_it_is_loaded_or_called_is_shown_once(
+def test_output_of_loading_and_of_calls_is_shown_once(
     template: Template, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Neither by each fork, nor lost when a worker is ended."""

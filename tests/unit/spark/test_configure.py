@@ -53,7 +53,7 @@ def test_a_token_goes_to_no_other_host_in_plain_text(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("wrong", [{"uri": "127.0.0.1:7072"}, {"catalog": "my lake"}, {"catalog": ""}])
-def test_what_cannot_be_is_refused(wrong: dict[str, str]) -> None:
+def test_options_that_configure_cannot_apply_are_refused(wrong: dict[str, str]) -> None:
     """U3"""
     with pytest.raises(ValueError, match=next(iter(wrong))):
         configure(SparkSession.Builder(), **wrong)

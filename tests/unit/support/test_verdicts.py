@@ -103,7 +103,7 @@ def judged(output: str) -> list[tuple[str, str]]:
     return sorted(re.findall(pattern, output, re.MULTILINE))
 
 
-def test_what_failed_is_run_again_alone_and_judged(folder: Path) -> None:
+def test_a_failed_test_is_run_again_alone_and_judged(folder: Path) -> None:
     code, output = run(folder, FAILING, "-n", "1")
     assert code == 1
     assert judged(output) == [("failed", "fails"), ("failed", "without_its_fixture"), ("flaky", "flaky")]

@@ -48,7 +48,7 @@ def client_of(coordinator: Coordinator, subject: str, **options: object) -> Asyn
     return AsyncClient(coordinator.address, credentials=Credentials(token=token_of(subject)), **options)  # type: ignore[arg-type]
 
 
-async def test_what_may_not_be_seen_is_as_if_it_were_not_there(two: list[Coordinator]) -> None:
+async def test_a_table_that_a_caller_may_not_see_does_not_exist_for_it(two: list[Coordinator]) -> None:
     """S3, U5: the same error by each letter, no line in a list, and pages that go on."""
     async with client_of(two[0], "root") as root, client_of(two[0], "jane") as jane:
         for name in ("a.1", "b.1", "b.2", "c.1", "d.1"):

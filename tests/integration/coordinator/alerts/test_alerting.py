@@ -129,7 +129,7 @@ async def test_alerts_that_get_no_answer_or_are_refused_hold_up_no_others(
     assert sorted(receiver.accepted) == expected
 
 
-async def test_what_cannot_be_read_ends_no_alert(client: EtcdClient) -> None:
+async def test_a_record_that_cannot_be_read_ends_no_alert(client: EtcdClient) -> None:
     space, parked = client.keyspace, OperationId("bad", "noop", 1)
     await make_table(client, "bad")
     records = [

@@ -151,7 +151,9 @@ async def test_a_column_that_is_dropped_under_an_operation_stays_dropped(whole: 
     assert (await rows(whole)).to_pydict() == {"id": [1, 2], "name": [None, None]}
 
 
-async def test_what_would_make_a_running_operation_wrong_is_refused_by_its_name(whole: Whole) -> None:
+async def test_an_alteration_that_would_break_a_running_operation_is_refused_by_its_name(
+    whole: Whole,
+) -> None:
     await table_of(whole, partitionBy=["name"])
     more = {"on_new_columns": "add", "mode": "overwrite_partitions"}
     one = await started(whole, "1.csv", "id,name,fare\n2,b,1.5\n", **more)

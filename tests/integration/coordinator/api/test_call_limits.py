@@ -107,7 +107,7 @@ async def test_a_stream_does_not_last_for_ever_and_the_sdk_goes_on(etcd_config: 
             assert (await following).state is OperationState.CANCELLED
 
 
-async def test_what_is_no_message_is_told_so_and_leaves_no_trace_in_the_log(
+async def test_bytes_that_are_no_message_are_refused_without_a_stack_trace_in_the_log(
     etcd_config: EtcdConfig, caplog: pytest.LogCaptureFixture
 ) -> None:
     """U3"""

@@ -423,7 +423,7 @@ OPTIONS: list[tuple[str, dict[str, Any], str, str]] = [
 ]
 
 
-async def test_what_could_never_work_is_refused_by_field(service: Service) -> None:
+async def test_a_table_whose_options_can_never_work_is_refused_by_field(service: Service) -> None:
     """U3: and there is no such table."""
     for table_format, options, option, says in OPTIONS:
         with pytest.raises(errors.InvalidArgument, match=says) as caught:
@@ -433,7 +433,7 @@ async def test_what_could_never_work_is_refused_by_field(service: Service) -> No
             await service.tables.GetTable(pb.GetTableRequest(name="t"), timeout=10)
 
 
-async def test_what_can_work_is_taken(service: Service) -> None:
+async def test_a_table_with_valid_options_is_created(service: Service) -> None:
     options = {
         "schema": {"id": "long not null", "at": "timestamp"},
         "partitionBy": ["day(at)", "bucket[4](id)"],

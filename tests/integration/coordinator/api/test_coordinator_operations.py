@@ -321,7 +321,7 @@ async def test_a_malformed_argument_leaves_nothing(service: Service, client: Etc
         assert await everything(client) == before, argument
 
 
-async def test_what_never_was_cannot_be_found(service: Service, client: EtcdClient) -> None:
+async def test_an_operation_that_never_was_is_not_found(service: Service, client: EtcdClient) -> None:
     """U3: and asking makes no key."""
     before = await everything(client)
     watch = service.operations.WatchOperation(pb.WatchOperationRequest(name="t/noop/7"))

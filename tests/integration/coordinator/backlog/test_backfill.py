@@ -175,7 +175,7 @@ async def test_history_that_comes_too_late_is_refused_before_anything_is_queued(
     assert (await sdk.table("t").backfill_progress(JANUARY)).forgotten == 31
 
 
-async def test_what_failed_is_named_and_what_waits_is_taken_out(sdk: AsyncClient) -> None:
+async def test_a_backfill_names_failed_batches_and_takes_out_waiting_ones(sdk: AsyncClient) -> None:
     """With the exit code of an operation that has failed."""
     await sdk.table("t").backfill(["a", "b!", "c", "d"], "letters", NAMED)
     blocked = await finished(sdk, ["a", "b!", "c", "d"])
@@ -197,7 +197,7 @@ async def test_what_failed_is_named_and_what_waits_is_taken_out(sdk: AsyncClient
     assert await applied(sdk) == ["a", "d"]
 
 
-async def test_what_may_be_in_the_table_is_not_retried(sdk: AsyncClient) -> None:
+async def test_a_backfill_retries_no_batch_that_may_be_in_the_table(sdk: AsyncClient) -> None:
     await queue(sdk, "m")
     await finished(sdk, ["m"])
     await queue(sdk, "k")

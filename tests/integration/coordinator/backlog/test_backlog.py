@@ -262,7 +262,7 @@ async def test_a_failed_batch_keeps_its_place_and_blocks(client: LossyClient, se
     assert await eventually(lambda: has_applied(client, ["a", "b"]))
 
 
-async def test_what_may_pass_is_tried_again_and_counted_across_leaders(
+async def test_a_batch_that_failed_retryably_is_tried_again_and_counted_across_leaders(
     client: LossyClient, etcd_config: EtcdConfig
 ) -> None:
     """B9."""

@@ -246,7 +246,7 @@ async def test_a_replacement_is_looked_at_too(service: Whole) -> None:
     assert await ids(service) == [2, 10]
 
 
-async def test_what_cannot_be_staged_is_refused_by_name(service: Whole, tmp_path: Path) -> None:
+async def test_a_batch_that_cannot_be_staged_is_refused_by_name(service: Whole, tmp_path: Path) -> None:
     """U3: tables without branches, types that write to none, and batches with a branch of their own."""
     await service.client.create_table("plain", location=str(tmp_path / "plain"), format="files")
     with pytest.raises(InvalidArgument, match="format files"):

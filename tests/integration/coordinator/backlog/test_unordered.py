@@ -138,7 +138,7 @@ async def test_an_unordered_batch_that_fails_for_good_waits_for_a_decision(yard:
     assert not (await yard.sdk.table("t").ordering()).failed
 
 
-async def test_what_may_pass_is_tried_again_and_counted_across_leaders(
+async def test_an_unordered_batch_that_failed_retryably_is_tried_again_across_leaders(
     etcd_config: EtcdConfig, client: EtcdClient
 ) -> None:
     """B9, B10: and an operation that failed is not the end of its batch."""

@@ -113,7 +113,7 @@ async def test_a_step_that_fails_is_tried_again_and_the_others_are_not(
     assert executions(tmp_path).count("0") == executions(tmp_path).count("last") == 1
 
 
-async def test_what_no_attempt_can_pass_is_parked_at_once(
+async def test_an_external_step_that_can_never_succeed_parks_its_operation_at_once(
     service: Service, client: LossyClient, tmp_path: Path
 ) -> None:
     """C6, C10."""

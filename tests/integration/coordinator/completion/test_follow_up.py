@@ -87,7 +87,7 @@ async def test_nothing_follows_a_failure_or_a_cancellation(sdk: AsyncClient, cli
         (FollowUp(type="seer", argument={"big": "x" * 1_400_000}), "ARGUMENT_TOO_LARGE: "),
     ],
 )
-async def test_what_cannot_be_started_does_not_hold_the_first_one_up(
+async def test_a_follow_up_that_cannot_be_started_does_not_hold_up_the_first_operation(
     sdk: AsyncClient, client: LossyClient, then: FollowUp, said: str
 ) -> None:
     """O23: the facts say why; nothing of it is in etcd."""
@@ -99,7 +99,7 @@ async def test_what_cannot_be_started_does_not_hold_the_first_one_up(
     assert (await sdk.table("t").get()).running == ()
 
 
-async def test_what_follows_on_a_table_that_was_paused_meanwhile_is_held(
+async def test_a_follow_up_on_a_table_paused_meanwhile_is_held(
     sdk: AsyncClient, client: LossyClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """O21, O23: it is not lost, and goes on when the table is resumed."""
@@ -121,7 +121,9 @@ async def test_what_follows_on_a_table_that_was_paused_meanwhile_is_held(
         assert await take_operation(client, keys, RunnerRecord(member="m"), session.lease_id) is not None
 
 
-async def test_what_follows_is_shown_what_else_is_active(sdk: AsyncClient, client: LossyClient) -> None:
+async def test_a_follow_up_is_given_the_other_active_operations(
+    sdk: AsyncClient, client: LossyClient
+) -> None:
     """O23, P13: an operation that removes files must know those that write some."""
     other = await sdk.start("t", "appending", {"partitions": 1})
     first = await sdk.start("t", "reading", {"partitions": 0}, then=FollowUp(type="onlooker"))
@@ -137,7 +139,7 @@ async def test_an_operation_in_the_way_is_named(sdk: AsyncClient) -> None:
     assert error.startswith("INCOMPATIBLE_OPERATION: seer cannot start while t/friendly/1 is running")
 
 
-async def test_what_can_be_checked_is_checked_at_the_start(sdk: AsyncClient) -> None:
+async def test_a_follow_up_is_checked_when_the_first_operation_starts(sdk: AsyncClient) -> None:
     """O4, O23"""
     with pytest.raises(UnknownOperationType) as unknown:
         await sdk.start("t", "noop", then=FollowUp(type="nothing"))

@@ -108,7 +108,7 @@ async def test_an_operation_whose_completion_keeps_failing_is_parked_and_says_wh
     assert (await service.ended(other)).state == pb.SUCCEEDED
 
 
-async def test_what_is_parked_by_a_record_that_nobody_can_read_goes_on_when_that_is_removed(
+async def test_an_operation_parked_by_an_unreadable_record_goes_on_when_that_is_removed(
     service: Service, client: LossyClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """O18, U1: its leader, which watches no deletions, notices."""
@@ -134,7 +134,7 @@ async def undescribed(service: Service, client: LossyClient, **argument: bool) -
     return operation
 
 
-async def test_what_publishes_nothing_is_parked_like_everything_else(
+async def test_an_operation_that_publishes_nothing_is_parked_like_others(
     service: Service, client: LossyClient
 ) -> None:
     """O18, C10: and ends as somebody decides."""
@@ -145,7 +145,7 @@ async def test_what_publishes_nothing_is_parked_like_everything_else(
     assert (await service.ended(operation)).error.code == "COMPLETION_FAILED"
 
 
-async def test_what_publishes_nothing_is_aborted_if_its_end_is_refused_for_good(
+async def test_an_operation_that_publishes_nothing_is_aborted_if_its_end_is_refused_for_good(
     service: Service, client: LossyClient
 ) -> None:
     """O17, O18."""
@@ -282,7 +282,9 @@ async def test_only_commit_steps_are_skipped(service: Service, client: LossyClie
     assert (await service.get(operation)).completion.parked
 
 
-async def test_what_is_parked_can_be_cancelled(service: Service, client: LossyClient, tmp_path: Path) -> None:
+async def test_a_parked_operation_can_be_cancelled(
+    service: Service, client: LossyClient, tmp_path: Path
+) -> None:
     """O19: nothing of it was published, so it still can be."""
     operation = await parked(service, client, tmp_path / "log")
     await service.cancel(operation)

@@ -148,7 +148,7 @@ async def test_pausing_and_resuming_twice_is_truthful(service: Service) -> None:
     ]
 
 
-async def test_what_is_sealed_cannot_be_paused(client: LossyClient, service: Service) -> None:
+async def test_a_sealed_operation_cannot_be_paused(client: LossyClient, service: Service) -> None:
     operation = await start_operation(client)
     await client.put(client.keyspace.operation(operation.id).state, ABORTING)
     with pytest.raises(PreconditionFailed, match=r"is aborting: too late|is over"):
@@ -229,7 +229,7 @@ async def test_operations_of_a_paused_table_show_it_and_wait(
         assert (await service.ended(operation)).state == pb.SUCCEEDED
 
 
-async def test_what_is_paused_while_a_runner_takes_it_is_not_launched(
+async def test_an_operation_paused_while_a_runner_takes_it_is_not_launched(
     client: LossyClient, tmp_path: Path
 ) -> None:
     """The reply to the transaction that takes it is lost; it is paused before the runner finds its key."""

@@ -104,7 +104,7 @@ async def test_nothing_is_swept_by_the_outcome_of_another_operation_of_that_name
             assert len(entries(str(folder))) == left
 
 
-async def test_what_raises_is_tried_again_until_it_succeeds(
+async def test_sweeping_that_raises_is_tried_again_until_it_succeeds(
     service: Service, client: LossyClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P8: as when storage is away for long. Its operation is over meanwhile, and keeps its keys."""

@@ -294,7 +294,7 @@ SAFE = """OPERATION_NOT_INDEXED INDEX_WITHOUT_OPERATION RUNOPS_WITHOUT_OPERATION
 
 
 @pytest.mark.parametrize(("codes", "breaks"), CASES)
-async def test_what_was_broken_is_found_and_what_is_safe_is_put_right(
+async def test_the_doctor_finds_what_was_broken_and_fixes_what_is_safe(
     practice: Practice, led: OperationId, codes: str, breaks: Break, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """U1, U2: each named by its code; ``--fix`` changes nothing it is not sure of."""
@@ -434,7 +434,9 @@ async def test_folders_that_cannot_be_listed_are_told(practice: Practice, client
     assert await practice.codes("f") == {"FOLDER_UNREADABLE"}
 
 
-async def test_what_passes_by_itself_is_not_told(practice: Practice, led: OperationId) -> None:
+async def test_the_doctor_reports_no_state_that_passes_by_itself(
+    practice: Practice, led: OperationId
+) -> None:
     """A fail-over under way: no leader in the first look, another one before patience is over."""
     client, key = practice.client, practice.table.coordinator
     standing = await client.get(key)
@@ -710,7 +712,9 @@ async def test_parts_of_an_index_are_nobodys_litter(files: Practice, served: Who
     assert await files.examine(deep=True) == []
 
 
-async def test_what_a_plain_table_left_is_removed(files: Practice, served: Whole, tmp_path: Path) -> None:
+async def test_the_doctor_removes_leftovers_of_a_plain_table(
+    files: Practice, served: Whole, tmp_path: Path
+) -> None:
     """C18: nothing in the private folder is needed once its operation has ended."""
     await served.client.create_table("f", str(tmp_path / "f"), format="files")
     done = await served.ingest(served.folder / "source0", "f")

@@ -271,6 +271,8 @@ BROKEN = {
 
 @pytest.mark.parametrize("which", ["page", "catalog"])
 @pytest.mark.parametrize("sent", BROKEN.values(), ids=BROKEN)
-def test_what_is_no_request_is_answered_or_cut_off(door: Reached, which: str, sent: bytes) -> None:
+def test_bytes_that_are_no_http_request_are_answered_or_cut_off(
+    door: Reached, which: str, sent: bytes
+) -> None:
     """S1"""
     check(door, getattr(door, which), sent)

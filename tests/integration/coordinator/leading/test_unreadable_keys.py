@@ -78,7 +78,9 @@ async def plant(client: LossyClient) -> dict[bytes, bytes]:
     return planted
 
 
-async def test_what_cannot_be_read_harms_nobody_else(service: Whole, client: LossyClient) -> None:
+async def test_an_unreadable_key_harms_no_other_table_or_operation(
+    service: Whole, client: LossyClient
+) -> None:
     """C11, E4, U1: who runs then goes on, and who begins later, too; operations of other tables end,
     and those of an executor that dies are given back."""
     sdk, folder = service.client, service.folder
@@ -161,7 +163,7 @@ async def test_records_are_read_however_large_they_are(client: LossyClient) -> N
     assert found == late
 
 
-async def test_what_can_be_read_is_not_removed(service: Whole, client: LossyClient) -> None:
+async def test_the_doctor_removes_no_key_that_can_be_read(service: Whole, client: LossyClient) -> None:
     """U1: nor what this version does not know, or is another installation's."""
     table = client.keyspace.table("t")
     await client.put(table.prefix + b"later", NEWER)

@@ -52,7 +52,7 @@ async def test_what_release_0_2_0_wrote_of_a_backup_is_read(client: EtcdClient) 
     assert AuditEntry.from_proto(entry_message(entry)).argument == {"file": "b.db"}
 
 
-async def test_what_is_there_is_not_written_over(client: EtcdClient, tmp_path: Path) -> None:
+async def test_a_backup_overwrites_no_file(client: EtcdClient, tmp_path: Path) -> None:
     await back_up(client, tmp_path / "b.db", by="")
     with pytest.raises(AlreadyExists):
         await back_up(client, tmp_path / "b.db", by="")

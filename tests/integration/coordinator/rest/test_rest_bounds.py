@@ -76,7 +76,7 @@ BODIES: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("body", BODIES)
-def test_what_names_a_part_that_is_not_there_is_refused(standing: RestDoor, body: dict[str, Any]) -> None:
+def test_an_update_of_a_missing_part_of_metadata_is_refused(standing: RestDoor, body: dict[str, Any]) -> None:
     """U3: at once; pyiceberg looks for it with ``next()``, whose end no thread can tell of. Also of a table
     that there is not."""
     table, new = make(standing), next_name()
@@ -105,7 +105,7 @@ def test_to_remove_what_is_not_there_changes_nothing(standing: RestDoor, update:
     assert (again.status, again.json["metadata"]) == (200, made), again.text
 
 
-def test_what_is_removed_with_what_is_not_there_is_gone(standing: RestDoor) -> None:
+def test_removing_parts_of_metadata_ignores_those_that_are_missing(standing: RestDoor) -> None:
     """The schema that the table has now stays, whatever is removed besides."""
     path = f"{TABLES}/{make(standing)}"
     made = standing.ask("GET", path).json["metadata"]

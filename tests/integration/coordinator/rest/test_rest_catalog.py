@@ -16,7 +16,9 @@ from support.tables.catalogs import SCHEMA, ids, ids_in, metadata_files
 from support.tables.formats import newer_metadata
 
 
-def test_what_one_door_makes_the_other_sees(rest: RestClient, python: EtcdCatalog, tmp_path: Path) -> None:
+def test_a_table_made_over_rest_is_seen_by_python_and_the_other_way_round(
+    rest: RestClient, python: EtcdCatalog, tmp_path: Path
+) -> None:
     """P14: one table, whichever door it is reached by; the server chooses where a new one lies."""
     rest.create_namespace("ny", {"owner": "ada"})
     assert python.load_namespace_properties("ny") == {"owner": "ada"}

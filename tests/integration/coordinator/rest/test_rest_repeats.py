@@ -66,7 +66,7 @@ def test_another_coordinator_gives_the_first_answer_again(
 
 
 @pytest.mark.parametrize("fault", [Fault.LOST_REPLY, Fault.LOST_REQUEST])
-def test_what_happened_to_one_whose_replies_are_all_lost_is_known(
+def test_the_outcome_of_a_commit_whose_replies_are_all_lost_is_known(
     door: RestDoor, other: RestDoor, python: EtcdCatalog, tmp_path: Path, fault: Fault
 ) -> None:
     """P8: in doubt no file is removed; the repeat is answered, or done."""
@@ -114,14 +114,14 @@ def test_a_key_is_for_one_request(door: RestDoor) -> None:
     )
 
 
-def test_what_was_refused_may_be_tried_again_with_its_key(door: RestDoor) -> None:
+def test_a_refused_commit_may_be_tried_again_with_its_key(door: RestDoor) -> None:
     named = key()
     assert door.ask("POST", T, setting(a="b"), idempotency_key=named).status == 404
     door.ask("POST", TABLES, NEW)
     assert door.ask("POST", T, setting(a="b"), idempotency_key=named).status == 200
 
 
-def test_what_may_be_a_repeat_is_not_said_to_have_failed(door: RestDoor) -> None:
+def test_a_commit_that_may_be_a_repeat_is_not_reported_as_failed(door: RestDoor) -> None:
     """P8: it was not done now, but may have been before; sent again it does no harm."""
     door.ask("POST", TABLES, NEW)
     faulty(door.behind, Fault.DOWN)

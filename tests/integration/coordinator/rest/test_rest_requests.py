@@ -156,7 +156,7 @@ REFUSED: list[tuple[str, str, Any, tuple[int, str]]] = [
 
 
 @pytest.mark.parametrize(("method", "path", "body", "problem"), REFUSED)
-def test_what_is_refused_says_so(
+def test_a_refused_request_says_that_nothing_has_happened(
     standing: RestDoor, unchanged: Any, method: str, path: str, body: Any, problem: tuple[int, str]
 ) -> None:
     """U3: nothing has happened, and the status says why."""
@@ -183,7 +183,7 @@ def test_metrics_that_engines_report_are_accepted(door: RestDoor, table: Any) ->
         (Fault.FULL, (429, "TooManyRequestsException")),
     ],
 )
-def test_what_may_have_happened_is_never_called_a_failure(
+def test_a_commit_that_may_have_happened_is_never_reported_as_failed(
     door: RestDoor, table: Any, store: SyncEtcd, fault: Fault, problem: tuple[int, str]
 ) -> None:
     """P8: what certainly has not happened may be tried again, and 503 is said of neither."""

@@ -95,7 +95,9 @@ def test_a_transaction_of_several_tables_is_known_by_snapshots(door: RestDoor, p
     assert ids_in(python, "default.u") == []
 
 
-def test_what_was_rolled_back_since_does_not_come_back(door: RestDoor, python: EtcdCatalog) -> None:
+def test_a_commit_that_was_rolled_back_does_not_come_back_when_it_is_sent_again(
+    door: RestDoor, python: EtcdCatalog
+) -> None:
     """P8: it has happened once, and whoever hears so does not do it again."""
     python.load_table("default.t").append(ids(1, 1))
     before = python.load_table("default.t").current_snapshot()

@@ -172,7 +172,7 @@ async def test_a_table_has_so_many_and_no_more(sdk: AsyncClient) -> None:
     assert len(await sdk.table("t").schedules()) == MAX_SCHEDULES
 
 
-async def test_what_was_missed_is_made_up_for_once(sdk: AsyncClient, client: LossyClient) -> None:
+async def test_missed_times_of_a_schedule_are_made_up_for_once(sdk: AsyncClient, client: LossyClient) -> None:
     """Two years have passed."""
     await sdk.table("t").add_schedule("s", "noop", NOTHING, cron=YEARLY)
     await backdate(client, "s")
@@ -194,7 +194,9 @@ async def test_what_was_missed_is_made_up_for_once(sdk: AsyncClient, client: Los
     assert (await sdk.operation(operation).get()).started_by == sdk.identity
 
 
-async def test_what_is_in_the_way_is_told_and_counted(sdk: AsyncClient, client: LossyClient) -> None:
+async def test_what_keeps_a_schedule_from_starting_is_shown_and_counted(
+    sdk: AsyncClient, client: LossyClient
+) -> None:
     """The previous operation, another one, a pause, and an invalid argument."""
     await sdk.table("t").add_schedule("s", "noop", {"partitions": 1}, cron=YEARLY)
 
@@ -286,7 +288,7 @@ async def test_only_a_time_that_has_passed_is_made_up_for(sdk: AsyncClient) -> N
     await refused("PRECONDITION_FAILED", "s", "9999-12-31T23:00-23:00")
 
 
-async def test_what_is_paused_starts_nothing_then_or_later(sdk: AsyncClient, client: LossyClient) -> None:
+async def test_a_paused_schedule_starts_nothing_then_or_later(sdk: AsyncClient, client: LossyClient) -> None:
     await sdk.table("t").add_schedule("s", "noop", NOTHING, cron=YEARLY)
     await sdk.table("t").add_schedule("other", "noop", NOTHING, cron=YEARLY)
     await sdk.table("t").pause_schedule("s")

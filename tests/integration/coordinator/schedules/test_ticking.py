@@ -279,7 +279,9 @@ async def test_a_look_that_meets_defects_is_repeated(leader: Leader, monkeypatch
     assert await operations(leader.client) == ["t/noop/1"]
 
 
-async def test_what_changes_meanwhile_is_not_started(leader: Leader, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_schedule_that_changes_meanwhile_is_not_started(
+    leader: Leader, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Somebody pauses the schedule between the look and the start."""
     await leader.add()
     plan = Planner.plan

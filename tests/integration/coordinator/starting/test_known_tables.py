@@ -52,7 +52,7 @@ async def test_a_table_led_here_is_read_once(
 
 
 @pytest.mark.parametrize("watched", [True, False])
-async def test_what_others_have_started_meanwhile_counts(
+async def test_operations_started_by_other_coordinators_count_as_running(
     service: Service,
     etcd_config: EtcdConfig,
     client: EtcdClient,
@@ -104,7 +104,7 @@ async def test_a_table_made_anew_is_another_table(
     assert (await one(service, client)).instance >= 1
 
 
-async def test_what_was_guessed_wrong_is_read_and_planned_again(client: LossyClient) -> None:
+async def test_a_plan_on_a_stale_cache_is_made_again_on_what_is_read(client: LossyClient) -> None:
     """P16: no operation starts on old watermarks; a refusal is one of what was read; a lost reply is settled
     all the same."""
     await make_table(client)

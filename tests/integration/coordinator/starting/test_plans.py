@@ -50,7 +50,7 @@ async def count(sdk: AsyncClient) -> str | None:
     return (await sdk.table("t").watermarks()).get("tally", {}).get("count")
 
 
-async def test_what_ends_while_an_operation_is_planned_is_part_of_its_plan(
+async def test_an_operation_that_ends_during_planning_is_part_of_the_plan(
     sdk: AsyncClient, slow: Slow
 ) -> None:
     """P16: it does not start on watermarks that have moved, to fail after all its work."""
@@ -139,7 +139,7 @@ async def test_planning_again_ends_with_the_deadline_of_the_call(
 
 
 @pytest.mark.parametrize("moved", ["table", "head", "watermarks", "index", "run_ops"])
-async def test_what_a_plan_looks_at_is_compared(client: LossyClient, moved: str) -> None:
+async def test_a_start_compares_every_key_that_its_plan_has_read(client: LossyClient, moved: str) -> None:
     """O2, P16: every key of it; a change causes planning on the new state."""
     await make_table(client)
     keys = client.keyspace.table("t")

@@ -58,7 +58,7 @@ async def expiries(client: LossyClient) -> int:
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
-async def test_what_has_failed_is_started_again_under_its_id(
+async def test_a_request_that_failed_starts_a_new_instance_under_its_id(
     sdk: AsyncClient, client: LossyClient, cancelled: bool
 ) -> None:
     """O7: a new instance, and the reply names the failed one; a success stays the answer."""
@@ -86,7 +86,9 @@ async def test_what_has_failed_is_started_again_under_its_id(
     assert await expiries(client) == 1
 
 
-async def test_what_has_failed_may_be_started_again_corrected(sdk: AsyncClient, client: LossyClient) -> None:
+async def test_a_request_that_failed_may_be_corrected_under_its_id(
+    sdk: AsyncClient, client: LossyClient
+) -> None:
     """O7: while it runs, and once it has succeeded, another body is an error."""
     first = await failed(sdk, client)
     again = await sdk.start("t", "noop", {"partitions": 2}, run="r")

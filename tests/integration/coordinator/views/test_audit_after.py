@@ -97,7 +97,9 @@ async def test_a_start_comes_again_with_its_end(etcd_config: EtcdConfig, client:
     assert len(acts) == PAGE_SIZE + 5
 
 
-async def test_what_etcd_has_compacted_is_in_the_trail(etcd_config: EtcdConfig, client: LossyClient) -> None:
+async def test_the_audit_trail_has_changes_that_etcd_has_compacted(
+    etcd_config: EtcdConfig, client: LossyClient
+) -> None:
     """S6: of the installation, with refused calls."""
     async with running(config_of(etcd_config)) as coordinator:
         start = str(await client.revision())

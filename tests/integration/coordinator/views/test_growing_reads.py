@@ -92,7 +92,7 @@ async def test_listing_a_backlog_costs_as_much_as_it_shows(counting: Counting) -
     assert counting.keys - before < LONG
 
 
-async def test_what_is_remembered_of_batches_is_not_listed_for_each(counting: Counting) -> None:
+async def test_remembered_batches_are_not_listed_for_each_batch(counting: Counting) -> None:
     """B1: never more than an eighth beyond what is wanted, nor less."""
     keys, keep = counting.keyspace.table("t"), 800
     done = encode(AppliedRecord(outcome="applied"))

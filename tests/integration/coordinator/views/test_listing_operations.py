@@ -88,7 +88,7 @@ async def test_a_page_by_time_takes_little_work(client: EtcdClient, monkeypatch:
     assert sorted_by.total() < 2 * 2 * len(tables)
 
 
-async def test_what_cannot_be_read_is_listed_by_name_and_hides_nothing(client: EtcdClient) -> None:
+async def test_an_unreadable_operation_is_listed_by_name_and_hides_no_others(client: EtcdClient) -> None:
     """C11, U3: in every list, since nobody knows what has become of it."""
     await make_table(client)
     keys = client.keyspace.table("t")

@@ -89,7 +89,7 @@ async def test_lists_hold_what_the_caller_sees_whoever_asked_before(page: str) -
             assert "hidden" not in part.replace('class="hidden"', "")
 
 
-async def test_what_runs_is_seen_behind_much_that_is_not(
+async def test_a_caller_sees_its_running_operations_behind_many_hidden_ones(
     page: str, client: EtcdClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S3, G3: what a caller may not see takes none of the room of what it may."""

@@ -24,7 +24,7 @@ from support.services.coordinators import Service
 from support.tables.catalogs import SCHEMA, ids, make_catalog
 
 
-async def test_what_is_published_is_shown_over_time_with_what_mends_it(
+async def test_the_page_of_a_table_shows_its_commits_over_time_with_commands_to_mend_it(
     etcd: EtcdProcess, prefix: str, tmp_path: Path, web: Web
 ) -> None:
     """U1: columns, rows, files; small files with the command that joins them; who made each snapshot."""

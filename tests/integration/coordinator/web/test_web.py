@@ -238,7 +238,9 @@ async def test_a_record_that_cannot_be_read_hides_nothing_else(service, web, cli
 
 
 @pytest.mark.parametrize(("outcome", "amiss"), [("success", False), ("failed", True), ("cancelled", True)])
-async def test_what_failed_has_no_green_bar_and_integers_stay_integers(service, web, client, outcome, amiss):
+async def test_a_failed_operation_has_no_green_bar_and_integers_stay_integers(
+    service, web, client, outcome, amiss
+):
     """U1: a validation whose jobs are all done has failed all the same, if its rules are broken."""
     ended = OperationId("t", "validate", 1)
     facts = {"checkedRows": 3, "snapshotId": LARGE}
@@ -274,7 +276,7 @@ async def test_a_load_into_a_branch_is_not_the_last_load_of_the_table(service, c
     assert described.loaded_by == "t/ingest/1"
 
 
-async def test_what_is_paused_is_not_stuck(service, web):
+async def test_a_paused_operation_is_not_shown_as_stuck(service, web):
     """U1: nobody serves its type, and yet it is held by somebody."""
     operation = await service.start("t", argument={"partitions": 1})
     await web.shows("/", "stuck on this page")
@@ -324,7 +326,7 @@ async def test_an_operation_is_followed_once_and_let_go(service, client):
         await following.close()
 
 
-async def test_what_is_followed_survives_compaction_and_ends_with_the_operation(service, client):
+async def test_a_followed_page_survives_compaction_and_ends_with_the_operation(service, client):
     operation = await service.start("t", argument={"partitions": 3})
     following = Following(client)
     try:

@@ -249,7 +249,7 @@ async def test_completions_that_hang_keep_no_other_table_from_publishing(
     await eventually(lambda: not any(map(lives, hanging(tmp_path))))
 
 
-async def test_what_does_not_get_its_turn_has_not_failed(service: Service, tmp_path: Path) -> None:
+async def test_a_call_that_does_not_get_its_turn_has_not_failed(service: Service, tmp_path: Path) -> None:
     """G5: others of its table take long, and it is not parked for that."""
     hang = {"where": "hook", "folder": str(tmp_path)}
     longs = [await service.start("t", "stuck_object", hang, object=f"o{n}") for n in range(4)]
@@ -270,7 +270,9 @@ NAMED = {
 
 
 @pytest.mark.parametrize("where", NAMED)
-async def test_what_takes_too_long_is_parked(etcd_config: EtcdConfig, tmp_path: Path, where: str) -> None:
+async def test_an_operation_whose_completion_takes_too_long_is_parked(
+    etcd_config: EtcdConfig, tmp_path: Path, where: str
+) -> None:
     """G5: with a code of its own, by its name, and with the option that gives it more time."""
     async with serving_stuck(etcd_config, call_timeout_s=0.5) as service:
         operation = await service.start("t", "stuck", {"where": where, "folder": str(tmp_path)})

@@ -27,7 +27,7 @@ def archive(folder: Path, name: str, member: str) -> str:
     return str(folder / name)
 
 
-def test_what_works_is_let_through(bare: str, tmp_path: Path) -> None:
+def test_a_python_that_may_have_distop_is_accepted(bare: str, tmp_path: Path) -> None:
     mine = archive(tmp_path, "mine.zip", "mine/types.py")
     refuse_unusable("local[2]", {"spark.submit.pyFiles": mine}, {})
     refuse_unusable("spark://master:7077", {}, {})

@@ -179,7 +179,9 @@ class Counting(LossyClient):
         return await super().lease_keys(lease)
 
 
-async def test_what_is_done_stays_held_until_its_leader_has_ended_it(etcd_config: EtcdConfig) -> None:
+async def test_a_runner_holds_a_finished_operation_until_its_leader_has_ended_it(
+    etcd_config: EtcdConfig,
+) -> None:
     """And is not run again meanwhile."""
     client = Counting(etcd_config)
     async with runner(client, resync_s=0.1) as (serving, _):

@@ -96,7 +96,7 @@ async def test_executors_with_room_take_what_waits_at_one_that_has_none(
             await all_done(client, arg)
 
 
-async def test_what_is_refused_to_an_executor_is_not_picked_without_a_pause(
+async def test_an_executor_waits_before_it_takes_an_operation_again_that_was_refused(
     client: LossyClient, etcd_config: EtcdConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Such as a paused operation, when the executor has not heard of the pause yet."""
@@ -164,7 +164,7 @@ async def test_an_operation_waits_until_it_is_taken_and_again_when_it_is_let_go(
         assert await waiting(client) == []
 
 
-async def test_what_was_sealed_meanwhile_does_not_wait_again(client: LossyClient) -> None:
+async def test_an_operation_sealed_meanwhile_is_not_put_back_to_wait(client: LossyClient) -> None:
     arg = await start_operation(client)
     async with lease(client) as session:
         taken = await take(client, arg, session)

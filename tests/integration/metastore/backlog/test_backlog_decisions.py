@@ -147,7 +147,7 @@ async def test_a_batch_is_late_after_a_skipped_one_too(client: LossyClient, serv
         await put(client, "j")
 
 
-async def test_what_is_published_on_purpose_is_not_late(client: LossyClient, service: Service) -> None:
+async def test_a_batch_published_on_purpose_is_not_late(client: LossyClient, service: Service) -> None:
     """B1: neither what was applied before, nor what was skipped."""
     await put(client, "m")
     await put(client, "n")

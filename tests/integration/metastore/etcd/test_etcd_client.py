@@ -123,7 +123,7 @@ async def test_weight_is_exactly_what_etcd_allows(client: EtcdClient, nested: bo
         await client.txn(txn(MAX_OPS + 1))
 
 
-async def test_what_is_too_large_is_refused_and_not_in_doubt(client: EtcdClient) -> None:
+async def test_a_transaction_that_is_too_large_is_refused_and_not_in_doubt(client: EtcdClient) -> None:
     """U3."""
     key = client.keyspace.prefix + b"k"
     with pytest.raises(InvalidArgument, match="too large"):

@@ -58,7 +58,7 @@ def test_which_versions_are_sent_such_transactions(version: str, whether: bool) 
 
 
 @pytest.mark.parametrize("whether", [True, False])
-async def test_what_is_read_is_the_same(
+async def test_a_reading_transaction_returns_what_single_reads_do(
     etcd_config: EtcdConfig, monkeypatch: pytest.MonkeyPatch, whether: bool
 ) -> None:
     monkeypatch.setattr(channels, "reads_in_txns", lambda version: whether)

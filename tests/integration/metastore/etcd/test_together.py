@@ -138,7 +138,7 @@ async def test_a_lost_reply_is_settled_by_each_for_itself(held: HeldClient, clie
     assert all(result.got(0) for result in results), "it stands, and each has read it back"
 
 
-async def test_what_a_full_etcd_has_done_is_nobodys_lost_race(held: HeldClient) -> None:
+async def test_a_write_that_a_full_etcd_has_made_is_not_taken_for_a_lost_race(held: HeldClient) -> None:
     """P8, O27: who takes it for one removes the files of a commit that has happened."""
     held.full = True
     await begun(held)
@@ -214,7 +214,7 @@ async def test_those_that_touch_a_key_of_another_lane_go_alone(held: HeldClient)
     assert sorted(result.succeeded for result in results) == [False, True]
 
 
-async def test_what_the_product_batches_lies_in_its_lane(
+async def test_transactions_that_are_batched_touch_one_table(
     service: Service, client: EtcdClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """C8: from the campaign of a leader to the end of an operation."""

@@ -113,7 +113,7 @@ async def test_a_doubt_that_is_never_resolved_is_reported_as_one(number: Number,
 
 
 @pytest.mark.parametrize(("fault", "error"), [(Fault.DOWN, EtcdUnavailable), (Fault.FULL, EtcdOutOfSpace)])
-async def test_what_certainly_did_not_happen_is_no_doubt(
+async def test_an_update_that_certainly_did_not_happen_is_not_in_doubt(
     number: Number, fault: Fault, error: type[DistopError]
 ) -> None:
     """U4: it is sent once, and its error says why it was not done."""
@@ -226,7 +226,7 @@ async def test_an_answer_without_a_transaction_writes_nothing(number: Number) ->
     assert revision >= written
 
 
-async def test_what_is_known_is_not_read_first(number: Number) -> None:
+async def test_an_update_uses_a_known_value_before_it_reads(number: Number) -> None:
     """P16: a guess that is wrong costs a race, and is then read."""
     await number.client.put(number.key, b"5")
     seen: list[int] = []

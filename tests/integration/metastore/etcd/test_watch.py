@@ -94,7 +94,7 @@ async def test_a_watch_may_begin_in_the_past(client: EtcdClient, prefix_key: byt
         assert [event.kv.mod_revision for event in seen] == revisions[1:]
 
 
-async def test_what_is_larger_than_a_message_arrives_whole(
+async def test_an_event_larger_than_a_message_arrives_whole(
     client: EtcdClient, victim: EtcdClient, proxy: Proxy, prefix_key: bytes
 ) -> None:
     """etcd cuts it into fragments."""

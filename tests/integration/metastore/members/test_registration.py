@@ -115,7 +115,7 @@ async def test_a_network_that_is_slow_is_noticed(
         await eventually(lambda: not slow_etcd(session.trips))
 
 
-def test_what_lasts_keeps_its_time() -> None:
+def test_what_goes_on_holding_an_executor_up_keeps_the_time_of_its_beginning() -> None:
     known = [HeldUp(what="slow", since=5.0), HeldUp(operation="t.o.1", what="x", since=7.0)]
     found = held_up_now(known, {"": "slower", "t.o.1": "", "t.o.2": "y"})
     assert [(one.operation, one.what) for one in found] == [("", "slower"), ("t.o.2", "y")]

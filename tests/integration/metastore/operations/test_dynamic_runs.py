@@ -56,7 +56,9 @@ async def test_a_new_run_begins_from_nothing_and_the_old_one_can_do_nothing_more
     assert {name: record.run for name, record in records.items()} == {"0": new.run.token}
 
 
-async def test_what_an_earlier_run_left_goes_in_bites(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_leftovers_of_an_earlier_run_are_removed_in_several_transactions(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("distop.metastore.operations.runs.REMOVED_AT_ONCE", 3)
     arg, old = await dynamic(runs)
     await old.begin()

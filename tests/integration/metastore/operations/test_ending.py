@@ -288,7 +288,7 @@ async def test_a_finish_by_a_predecessor_is_recognised(led: Led) -> None:
     assert await led.finish(op, plan) is Finished.BEFORE
 
 
-async def test_what_has_moved_is_told_and_nothing_written(led: Led) -> None:
+async def test_a_finish_on_changed_state_says_what_changed_and_writes_nothing(led: Led) -> None:
     """P6, O2: the head, the running operations, a cancellation."""
     op = await led.sealed()
     head = await led.client.get(led.keys.head)
@@ -343,7 +343,7 @@ async def hangs(led: Led) -> OperationKeys:
     return op
 
 
-async def test_what_is_aborted_while_a_call_hangs_is_not_published_though_the_call_has_ended(
+async def test_an_operation_aborted_during_a_hanging_call_is_never_published(
     led: Led,
 ) -> None:
     """C10, P8: whoever was told that it is aborted was told the truth."""
@@ -361,7 +361,7 @@ async def test_what_is_aborted_while_a_call_hangs_is_not_published_though_the_ca
     assert await led.below(op) == []
 
 
-async def test_what_is_cancelled_before_a_decision_is_acted_on_is_cancelled(led: Led) -> None:
+async def test_a_cancellation_before_a_decision_is_acted_on_counts(led: Led) -> None:
     """O19, C10: found by make explore; whoever was told that it is cancelled was told the truth."""
     op = await hangs(led)
     abort = ResolveRecord(action=ABORT)

@@ -200,7 +200,7 @@ async def test_a_lost_reply_is_answered_by_sending_again(runs: Runs) -> None:
     ],
     ids=["void", "stands", "nobody-can-tell"],
 )
-async def test_what_became_of_a_mark_before_the_seal_or_the_end_is_told(
+async def test_the_outcome_of_a_mark_before_the_seal_or_the_end_is_known(
     runs: Runs, fault: Fault, then: bytes, outcome: Outcome
 ) -> None:
     """P8: whether it was lost on its way, or its reply was, and what the operation became meanwhile."""

@@ -58,7 +58,7 @@ async def load(op: Committing) -> CommitSequence | None:
     return await store.load(op.client, op.keys)
 
 
-async def test_what_was_logged_is_read_back(op: Committing) -> None:
+async def test_a_log_of_steps_is_read_back_as_it_was_written(op: Committing) -> None:
     """C1, C12, C13: names of all sorts survive, and order does."""
     steps = [
         StepRecord(step="rename", argument={"source": name}, stage=n // 3) for n, name in enumerate(ODD_NAMES)
@@ -255,7 +255,7 @@ async def test_a_damaged_log_is_refused(client: LossyClient, op: Committing) -> 
     assert await load(op) == sequence
 
 
-async def test_what_is_too_large_for_a_log_is_refused_before_anything_is_written(op: Committing) -> None:
+async def test_a_log_of_steps_that_is_too_large_is_refused_before_anything_is_written(op: Committing) -> None:
     """U3."""
     with pytest.raises(ArgumentTooLarge, match="step 0"):
         await write(op, op.noted(1, "x" * (MAX_STEP_BYTES + 1)))

@@ -56,7 +56,7 @@ async def test_folders_beside_each_other_are_no_conflict(sdk: AsyncClient) -> No
     await sdk.create_table("other", "s3://bucket2/f")
 
 
-async def test_what_has_no_one_spelling_is_refused(sdk: AsyncClient) -> None:
+async def test_a_location_without_one_spelling_is_refused(sdk: AsyncClient) -> None:
     """S2, U3."""
     for where in ("s3://bucket/a?versionId=1", "/data/a#1", "/data/../etc", "data/f", "/a%2Fb"):
         with pytest.raises(InvalidArgument) as caught:
@@ -85,7 +85,7 @@ async def test_a_repeated_create_is_refused_for_its_name(sdk: AsyncClient) -> No
     assert caught.value.code == "TABLE_EXISTS"
 
 
-async def test_what_is_compared_does_not_grow_with_the_tables(client: LossyClient) -> None:
+async def test_claiming_a_location_compares_no_more_keys_with_more_tables(client: LossyClient) -> None:
     """S2: with a thousand tables next to it, the transaction is the same as with none."""
     wanted = claim(client, "s3://bucket/warehouse/n/t")
     size = Txn(wanted.free(), (wanted.put,)).size()

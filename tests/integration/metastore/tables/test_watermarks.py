@@ -51,7 +51,7 @@ async def test_setting_or_forgetting_a_watermark_leaves_an_audit_entry(sdk: Asyn
     ]
 
 
-async def test_what_cannot_be_meant_is_refused_by_field(sdk: AsyncClient) -> None:
+async def test_a_change_of_watermarks_that_makes_no_sense_is_refused_by_field(sdk: AsyncClient) -> None:
     """U3"""
     await sdk.table("t").set_watermark("s", "1", "9")
     with pytest.raises(InvalidArgument, match="needs a value"):

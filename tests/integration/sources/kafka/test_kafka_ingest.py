@@ -154,7 +154,7 @@ def test_a_range_ends_at_its_offset_however_many_records_it_holds(
 
 
 @pytest.mark.parametrize("on_gap", ["fail", "skip"])
-def test_what_is_lost_while_the_operation_runs_is_noticed(
+def test_records_lost_while_the_operation_runs_are_noticed(
     ingesting: Ingesting, topic: KafkaTopic, on_gap: str
 ) -> None:
     topic.produce([{"id": number} for number in range(20)], 0)
@@ -204,7 +204,7 @@ def test_a_topic_made_anew_while_the_operation_runs_is_noticed(
     assert staged_files(ingesting) == []
 
 
-def test_what_an_open_transaction_holds_back_is_a_fact(
+def test_an_ingest_reports_records_held_back_by_an_open_transaction(
     ingesting: Ingesting, topic: KafkaTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic.ids(0, 30)
@@ -384,7 +384,7 @@ def test_rules_are_kept_by_records_as_by_lines(ingesting: Ingesting, topic: Kafk
     assert ingesting.operation.commit_steps(arg)[0].step == "rules.gate"
 
 
-def test_what_fails_holds_back_its_own_partition_only(ingesting: Ingesting, topic: KafkaTopic) -> None:
+def test_a_failed_job_holds_back_its_own_partition_only(ingesting: Ingesting, topic: KafkaTopic) -> None:
     """C17: jobs that may fail share no partition with others."""
     topic.ids(0, 300)
     arg = ingesting.start_in_part(kafka=topic.argument(records_per_job=60))

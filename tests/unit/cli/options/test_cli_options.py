@@ -75,7 +75,9 @@ def test_each_issuer_has_what_is_given_for_its_name() -> None:
         ("jwks", {"issuer": ["https://a.example"], "jwks": ["b=/one"]}, "b, which is not an --issuer"),
     ],
 )
-def test_what_is_of_no_issuer_or_two_is_refused(field: str, given: dict[str, object], message: str) -> None:
+def test_an_option_of_no_issuer_or_of_two_is_refused(
+    field: str, given: dict[str, object], message: str
+) -> None:
     """U5: the last one would count, and nobody would notice."""
     with pytest.raises(InvalidArgument, match=message) as raised:
         AccessOptions(**{"audience": AUDIENCE, **given}).identity()  # type: ignore[arg-type]

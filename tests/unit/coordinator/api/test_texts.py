@@ -66,7 +66,7 @@ def test_a_text_in_a_list_is_bounded_too() -> None:
         check_texts(pb.StartOperationRequest(partitions=["a", "é" * 2_500]))
 
 
-def test_what_is_usual_passes() -> None:
+def test_usual_texts_are_accepted() -> None:
     check_texts(pb.StartOperationRequest())
     follow_up = pb.FollowUp(type="b", argument_json="{}", then=pb.FollowUp(type="c", partitions=["1"]))
     request = pb.StartOperationRequest(table="t", type="a", started_by="ana", then=follow_up)

@@ -110,7 +110,7 @@ def test_jobs_are_counted_once_however_many_operations_are_led(monkeypatch: pyte
     assert value(metrics, "distop_jobs_finished_total", **done) == 5
 
 
-def test_what_is_led_is_read_when_it_is_asked_for():
+def test_led_tables_and_active_operations_are_counted_at_each_scrape():
     metrics = PrometheusMetrics()
     led: dict[str, list[Tracked]] = {}
     metrics.incarnation(lambda: led)

@@ -137,7 +137,7 @@ def test_only_tables_that_are_to_be_led_here_are_looked_at() -> None:
     assert list(agenda.fall_due()) == ["b", "c"]
 
 
-def test_what_changes_often_costs_no_memory() -> None:
+def test_schedules_that_change_often_cost_no_memory() -> None:
     agenda = agenda_of(Clock(), kv("a", due=9e9))
     for number in range(5000):
         put(agenda, kv("a", due=9e9 + number % 2))

@@ -206,7 +206,7 @@ def test_an_expression_has_one_spelling() -> None:
     assert check_cron("  0   3 *  * sun ", at("2026-01-01T00:00:00")) == "0 3 * * sun"
 
 
-def test_what_never_comes_again_is_told_as_infinity() -> None:
+def test_a_time_that_never_comes_again_is_infinity() -> None:
     assert next_tick("0 0 */30 2 MON#5", at("2026-01-01T00:00:00")) == math.inf
 
 
@@ -235,7 +235,7 @@ def test_a_clock_that_jumps_back_shows_times_that_are_decided(back: float) -> No
     assert due_tick(left, (11 - back) * HOUR, 0, None) is None
 
 
-def test_what_is_paused_is_never_due() -> None:
+def test_a_paused_schedule_is_never_due() -> None:
     paused = msgspec.structs.replace(HOURLY, pause=PauseRecord(by="jane"))
     assert due_tick(paused, 50 * HOUR, 0, None) is None
     assert not looks(msgspec.structs.replace(MANY, pause=PauseRecord()), 7)

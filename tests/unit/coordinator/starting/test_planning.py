@@ -53,7 +53,7 @@ async def test_a_plan_that_takes_too_long_is_given_up() -> None:
         await planner.plan(planner.registry.get("noop"), REQUEST, 0.01)
 
 
-async def test_what_one_finish_could_not_move_is_refused_before_anything_runs() -> None:
+async def test_too_many_watermarks_for_one_finish_are_refused_before_anything_runs() -> None:
     """G4"""
     threads = Slow()
     planner = Planner(Work(Registry(()), threads))

@@ -47,7 +47,7 @@ async def test_only_so_many_ends_are_remembered() -> None:
     assert await ends.within(keys[1], 10.0) is not None
 
 
-async def test_what_is_not_led_here_is_not_waited_for() -> None:
+async def test_an_operation_led_elsewhere_is_not_waited_for() -> None:
     ends = RecentResults()
     assert await ends.within(KEY, 10.0) is None
     ends.ended(END)

@@ -127,7 +127,7 @@ def test_the_state_is_the_one_of_the_highest_revision(news: list[tuple[bytes, in
         assert (one.state, one.state_revision) == best
 
 
-def test_what_else_stands_below_the_root() -> None:
+def test_runner_cancellation_error_and_claims_of_an_operation_are_tracked() -> None:
     one = tracked()
     one.apply_put(KeyValue(KEYS.runner, encode(RunnerRecord(member="e")), 3, 3))
     one.apply_put(KeyValue(KEYS.cancel, encode(CancelRecord(by="me")), 4, 4))

@@ -305,7 +305,7 @@ def test_a_cursor_is_written_as_it_is_read() -> None:
 
 
 @pytest.mark.parametrize("value", ["9" * 19, "9" * 5000, "-1", "many", ""])
-def test_what_cannot_be_a_count_is_left_out(value: str) -> None:
+def test_a_count_in_a_summary_that_is_no_number_is_left_out(value: str) -> None:
     """U3: an engine writes into a summary what it likes."""
     assert _count({"total-records": value}, "total-records") is None
     assert _count({"total-records": "9" * 18}, "total-records") == 10**18 - 1

@@ -38,7 +38,7 @@ def test_an_operation_offers_what_its_state_allows(operation: pb.Operation, expe
     assert all(f"/distop.v1.{action.method}" in RIGHTS for action in found)
 
 
-def test_what_a_decision_is_about_is_named() -> None:
+def test_a_form_names_what_its_decision_is_about() -> None:
     operation = pb.Operation(name="t/noop/1", state=pb.COMMITTING, completion=PARKED)
     retry, abort = of_operation(operation)
     assert retry.state == "parked, CRASHED at s"

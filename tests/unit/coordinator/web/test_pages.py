@@ -80,12 +80,12 @@ def test_a_template_has_no_way_past_the_environment(template):
     assert not re.search(r"<script(?! src=)|\sstyle=|\son\w+=", source)
 
 
-def test_what_nobody_gave_is_an_error_and_no_empty_place():
+def test_a_missing_value_of_a_page_is_an_error():
     with pytest.raises(UndefinedError, match="'address' is undefined"):
         render("problem.html", error=NotFound("there is no such page"))
 
 
-def test_what_cannot_be_seen_is_spelled_out():
+def test_invisible_characters_are_shown_by_their_codes():
     assert printable("sales\u202egnp.exe\n") == "sales\\u202egnp.exe\\n"
     assert printable("日本 مرحبا <b>") == "日本 مرحبا <b>"
 

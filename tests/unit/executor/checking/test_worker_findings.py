@@ -49,7 +49,7 @@ def test_a_worker_that_is_well_has_no_findings() -> None:
         ({"began": 1001.0 + 600, "ended": 1002.0 + 600}, "CLOCK_SKEW"),
     ],
 )
-def test_what_is_wrong_has_one_code(changed: dict[str, Any], code: str) -> None:
+def test_each_problem_of_a_worker_has_one_code(changed: dict[str, Any], code: str) -> None:
     assert codes(**changed) == [code]
 
 
@@ -71,7 +71,7 @@ def test_how_far_a_clock_is_off_is_told_as_what_is_certain() -> None:
     assert "598 s or more behind the driver's" in found.sentence
 
 
-def test_what_is_wrong_with_many_workers_is_told_once() -> None:
+def test_a_problem_of_many_workers_is_reported_once() -> None:
     answers = [WELL | {"host": f"w{number}", "version": "1.0.0"} for number in (2, 1, 2)]
     (found,) = findings(answers, DRIVER)
     assert found.workers == ("w1", "w2")

@@ -79,7 +79,7 @@ def test_an_attempt_that_lost_its_claim_takes_nothing_from_a_later_one(scratch: 
     assert (later / "part").exists()
 
 
-def test_what_another_host_went_beyond_is_not_taken_over(scratch: Scratch) -> None:
+def test_scratch_behind_the_checkpoint_of_another_host_is_not_taken_over(scratch: Scratch) -> None:
     folder = leave(scratch)
     scratch.made_up_to(folder, "a/b", b"1")
     after = scratch.kept(OPERATION, "a/b", "7-s-6", 6, b"2")
@@ -105,7 +105,7 @@ def test_a_late_note_of_an_attempt_whose_folder_is_taken_over_changes_nothing(sc
     assert note.checkpoints == [""]
 
 
-def test_what_was_left_before_a_crash_of_the_host_is_not_taken_over(
+def test_scratch_from_before_a_crash_of_the_host_is_not_taken_over(
     scratch: Scratch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leave(scratch)

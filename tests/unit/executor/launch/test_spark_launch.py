@@ -127,7 +127,7 @@ def test_a_session_without_checksums_of_shuffles_is_refused_under_adaptive_execu
     refuse_unchecked(session_with(**unchecked, **{ADAPTIVE: "false"}))
 
 
-def test_what_is_on_is_written_as_spark_reads_it() -> None:
+def test_settings_are_switched_on_in_any_spelling_that_spark_reads() -> None:
     """P2: in any case."""
     with pytest.raises(ShufflesUnchecked):
         refuse_unchecked(session_with(**{CHECKED[0]: "False", ADAPTIVE: " True"}))

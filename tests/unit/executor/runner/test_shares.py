@@ -45,7 +45,7 @@ def test_each_operation_is_looked_after_by_one_and_all_have_some() -> None:
     assert {name for (name,) in holders} == set(shares)
 
 
-def test_what_waits_in_a_piece_stands_in_its_range_of_keys() -> None:
+def test_waiting_operations_of_a_share_lie_in_its_range_of_keys() -> None:
     for shares in divided(*(member(f"m{number}", "noop") for number in range(3))).values():
         first, end = (SPACE.waiting_from(share) for share in shares.hull)
         inside = [one for one in OPERATIONS if first <= SPACE.waiting_operation(one) < end]

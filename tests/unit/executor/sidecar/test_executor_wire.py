@@ -38,7 +38,7 @@ def test_a_frame_that_is_too_large_is_refused_before_it_is_read() -> None:
         list(wire.Frames(wire.FromTask).feed(b"\xff\xff\xff\xff"))
 
 
-def test_what_is_no_message_is_refused() -> None:
+def test_a_frame_that_is_no_message_is_refused() -> None:
     with pytest.raises(CorruptRecord, match="not a message"):
         list(wire.Frames(wire.FromTask).feed(b"\x00\x00\x00\x01\xc1"))
 

@@ -104,7 +104,9 @@ def test_files_that_a_step_may_have_published_stay_when_the_operation_is_aborted
     assert sweep(operation.arg, operation.history({"stepsNotUndone": 0}, "failed"), operation.jobs) > 0
 
 
-def test_what_was_adopted_stays_when_the_rule_changed(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_adopted_files_stay_when_another_version_sweeps(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """C11, C13: the coordinator that sweeps may be of another version than the one that committed."""
     operation = table.staged(*([rows(10 * i, 4)] for i in range(4)))
     facts = table.publish(operation).facts

@@ -70,7 +70,7 @@ def test_a_head_that_is_named_otherwise_is_followed(table: Table) -> None:
     assert [one.rows for one in found.publications] == [10, 10]
 
 
-def test_what_was_published_since_is_told_in_order(table: Table, backup: KeyValue) -> None:
+def test_snapshots_published_since_the_backup_are_listed_in_order(table: Table, backup: KeyValue) -> None:
     note = RequestNote(digest="d", call="c", forget_at=9.0)
     table.publish(operation(table, 10, "1", "2", request_id="r", request_note=note))
     table.publish(operation(table, 20, "2", "3", batches=["a", "b"]))
@@ -92,7 +92,7 @@ def test_a_head_that_is_the_newest_is_ahead_of_nothing(table: Table, backup: Key
     assert find_ahead(table.location, "", head.metadata_location, head.snapshot_id) is None
 
 
-def test_what_lost_its_race_was_not_published(table: Table, backup: KeyValue) -> None:
+def test_metadata_that_lost_its_race_counts_as_not_published(table: Table, backup: KeyValue) -> None:
     """Its leader was killed before it could remove the file."""
     lost = operation(table, 1000, "1", "lost")
     IcebergAppend().prepare(table.context(lost))
@@ -159,7 +159,7 @@ def test_watermarks_that_were_too_many_for_a_summary_are_not_known(
     assert "does not say which watermarks" in ahead.doubts[0]
 
 
-def test_what_another_program_counts_may_be_no_number(table: Table, backup: KeyValue) -> None:
+def test_counts_of_another_program_may_be_no_numbers(table: Table, backup: KeyValue) -> None:
     table.publish(operation(table, 10, "1", "2"))
     file = local(table.record().metadata_location)
     file.write_text(file.read_text().replace('"added-records":"10"', '"added-records":"ten"'))

@@ -72,7 +72,7 @@ def test_manifests_are_left_alone(tmp_path: Path, properties: dict[str, str]) ->
     assert len(table.manifests()) == 12
 
 
-def test_what_an_overwrite_removed_does_not_come_back_by_merging(tmp_path: Path) -> None:
+def test_files_that_an_overwrite_removed_do_not_come_back_by_merging_manifests(tmp_path: Path) -> None:
     """P5"""
     table = new_table(tmp_path, **{"commit.manifest.min-count-to-merge": "3"})
     append(table, 5)

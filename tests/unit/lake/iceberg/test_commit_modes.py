@@ -250,7 +250,7 @@ def test_a_spec_whose_schema_was_removed_is_neither_written_nor_in_the_way(tmp_p
         table.publish(table.staged([ids_alone(20)]), IcebergOverwrite())
 
 
-def test_what_others_did_to_other_partitions_is_built_upon(table: Table) -> None:
+def test_an_overwrite_of_partitions_is_rebased_on_changes_of_other_partitions(table: Table) -> None:
     """P6: the refusal goes by partition."""
     table.publish(table.staged([of_kinds(0, "a", "b")]))
     mine, step = table.staged([of_kinds(10, "a")]), IcebergOverwritePartitions(expecting(table))
@@ -261,7 +261,7 @@ def test_what_others_did_to_other_partitions_is_built_upon(table: Table) -> None
     assert table.ids() == [10, *range(20, 32), 50]
 
 
-def test_what_others_did_to_these_partitions_is_refused_or_replaced(table: Table) -> None:
+def test_an_overwrite_of_partitions_refuses_or_replaces_concurrent_changes_of_them(table: Table) -> None:
     """P6: added or removed meanwhile; the conflict names the snapshot and who made it."""
     table.publish(table.staged([of_kinds(0, "a", "b")]))
     mine, argument = table.staged([of_kinds(10, "a")]), expecting(table)

@@ -90,7 +90,7 @@ def test_a_column_without_an_index_is_scanned(world: Indexing) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "json"], ids=["part", "manifest"])
-def test_what_cannot_be_read_of_an_index_is_scanned(world: Indexing, suffix: str) -> None:
+def test_files_whose_part_of_an_index_cannot_be_read_are_scanned(world: Indexing, suffix: str) -> None:
     """Readers in flight meet parts that a newer index has replaced; others are damaged."""
     world.build("id", files_per_job=3)
     paths = list(index_folder(world).rglob(f"*.{suffix}"))
@@ -253,7 +253,7 @@ def test_parts_that_are_large_are_kept_however_many_there_are() -> None:
     assert rebuilt(10, 2_000_000) == []
 
 
-def test_what_an_index_has_replaced_is_removed_and_nothing_else(world: Indexing) -> None:
+def test_parts_that_an_index_has_replaced_are_removed_and_nothing_else(world: Indexing) -> None:
     """C18, P13: also by a sweep that is repeated, or was cut short."""
     world.build("id")
     before = index_files(world.table)

@@ -37,7 +37,7 @@ LEFT: dict[str, object] = {
 
 
 @pytest.mark.parametrize(("text", "left"), LEFT.items())
-def test_what_a_filter_leaves(text: str, left: object) -> None:
+def test_an_index_answers_equality_lists_and_or(text: str, left: object) -> None:
     """Equality, lists, AND and OR; for all else the rows decide."""
     ask = asked(a={"f": frozenset({0}), "g": None}, b={"f": frozenset({1}), "g": frozenset({3}), "h": None})
     columns = parse_schema(dict.fromkeys("abx", "long"))

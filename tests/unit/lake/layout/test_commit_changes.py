@@ -73,7 +73,7 @@ def test_each_change_does_what_it_says() -> None:
         ({"change": "paint", "column": "id"}, "paint"),
     ],
 )
-def test_what_cannot_be_is_refused_by_its_number(change: dict[str, Any], says: str) -> None:
+def test_an_impossible_change_of_columns_is_refused_by_its_number(change: dict[str, Any], says: str) -> None:
     """U3"""
     with pytest.raises(InvalidArgument, match=says) as caught:
         changed({"change": "optional", "column": "id"}, change)

@@ -86,7 +86,7 @@ def test_a_recorded_layout_is_the_same_layout() -> None:
     assert layout.arrow_schema.field("id").metadata[b"PARQUET:field_id"] == b"1"
 
 
-def test_what_is_no_layout_is_refused() -> None:
+def test_a_record_that_is_no_layout_is_refused() -> None:
     """C11: a record that this version cannot read is an error of its own."""
     records: list[dict[str, Any]] = [{}, {"schema": 1, "spec": 2}, {"schema": {"fields": [{}]}, "spec": {}}]
     for damaged in records:

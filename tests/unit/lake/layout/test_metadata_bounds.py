@@ -38,7 +38,7 @@ def test_a_bomb_is_not_unpacked(
 
 
 @pytest.mark.parametrize("read", READS)
-def test_what_is_packed_badly_is_no_metadata(read: Callable[[str], object], tmp_path: Path) -> None:
+def test_badly_compressed_metadata_is_refused(read: Callable[[str], object], tmp_path: Path) -> None:
     """U3"""
     whole = gzip.compress(b'{"format-version": 2}' * 1000)
     for at, broken in enumerate((whole[:-20], whole[:10] + b"x" * 50, whole[:20])):
@@ -70,7 +70,7 @@ def test_metadata_with_a_million_mistakes_is_refused_for_one(name: str, tmp_path
 
 
 @pytest.mark.parametrize("content", [f"{CANARY}\n", {"table-uuid": CANARY}, {"last-updated-ms": CANARY}])
-def test_what_is_no_metadata_is_not_shown(content: Any, tmp_path: Path) -> None:
+def test_the_content_of_a_file_that_is_no_metadata_is_not_shown(content: Any, tmp_path: Path) -> None:
     """S5: it may be a file of another user."""
     text = content if isinstance(content, str) else json.dumps({**GOOD, **content})
     (path := tmp_path / "t.metadata.json").write_text(text)

@@ -229,7 +229,7 @@ def test_partitions_of_uuids_have_their_usual_text_and_bytes_cannot_name_a_folde
     FilesOutput().check(Layout.create(columns, ["bucket[4](b)"]))
 
 
-def test_what_folders_name_is_what_was_written() -> None:
+def test_folders_name_the_values_that_were_written() -> None:
     columns = parse_schema(["d: date", "s s: string", "n: int"])
     layout = Layout.create(columns, ["d", "s s"])
     values = PartitionValues(layout.schema, layout.spec)

@@ -216,7 +216,7 @@ def test_text_that_is_no_predicate_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["(" * 300 + "n = 1" + ")" * 300, "not " * 300 + "n = 1", "n = 1e999999999"])
-def test_what_would_take_too_much_is_refused(text: str) -> None:
+def test_a_predicate_that_would_take_too_much_is_refused(text: str) -> None:
     with refused("filter", "nested|exponent"):
         syntax.parse(text)
 
@@ -255,7 +255,7 @@ MISFITS = {
 
 
 @pytest.mark.parametrize(("text", "says"), MISFITS.items())
-def test_what_does_not_fit_its_column_is_refused_by_column_and_value(text: str, says: str) -> None:
+def test_a_value_that_does_not_fit_its_column_is_refused_by_column_and_value(text: str, says: str) -> None:
     with refused("delete_where", says):
         predicate_of(text, SCHEMA, "delete_where")
 

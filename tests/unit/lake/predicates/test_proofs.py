@@ -143,7 +143,7 @@ def test_a_pattern_with_many_places_to_match_is_decided() -> None:
         assert verdict(table, f"x like '{'%a' * 20}%{end}'", file_of(("a" * 60,))) == expected
 
 
-def test_what_is_not_known_proves_nothing() -> None:
+def test_missing_or_unreadable_statistics_prove_nothing() -> None:
     """Missing statistics, bounds that cannot be read, those of texts for a deletion, and Java's of UUIDs."""
     numbers, texts, uuids = (metadata_of({"x": kind}) for kind in ("long", "string", "uuid"))
     for text in ("x = 5", "x is null", "x is not null", "x > 5 and x < 7"):

@@ -80,7 +80,7 @@ github://a:b@c/x  ftp://h/x  sftp://h/x  webhdfs://h/x  smb://h/x  data:text/pla
 """
 
 
-def test_what_lies_below_a_listed_prefix_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_urls_below_a_listed_prefix_are_opened(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SOURCES, LISTED)
     for url in OPENED.split():
         check_source(url)

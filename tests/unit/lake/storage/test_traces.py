@@ -36,7 +36,7 @@ def kept(of: OperationArg) -> list[traces.StoredTrace]:
     return read_traces(of.location, {}, of.id, of.uuid)
 
 
-def test_what_user_code_raised_is_read_back(tmp_path: Path) -> None:
+def test_a_stored_trace_is_read_back(tmp_path: Path) -> None:
     operation = arg(tmp_path, object="a/b c")
     keep_trace(operation, raised(), partition="p/1", attempt="7-1")
     keep_trace(operation, raised("hook"))
@@ -60,7 +60,7 @@ def test_only_what_is_there_is_opened(tmp_path: Path, monkeypatch: pytest.Monkey
     assert len(opened) == 1
 
 
-def test_what_cannot_be_sent_from_its_process_has_its_trace_too(tmp_path: Path) -> None:
+def test_an_exception_that_cannot_be_pickled_keeps_its_trace(tmp_path: Path) -> None:
     """Such as an exception of a class that a function has made."""
     program = "class Odd(Exception): pass\ndef in_user_code(): raise Odd('boom')\nin_user_code()"
     with closing(Template()) as template:

@@ -64,7 +64,7 @@ def texts_of(bits: int) -> list[str]:
 
 
 @pytest.mark.parametrize("bits", TYPES)
-def test_what_is_proven_of_a_column_is_true_of_each_value(bits: int) -> None:
+def test_a_proof_about_a_column_of_floats_holds_for_each_value(bits: int) -> None:
     texts = pa.array([None, *texts_of(bits)], pa.large_string()).slice(1)
     made = texts.cast(TYPES[bits])
 

@@ -204,7 +204,7 @@ def test_a_process_that_never_answers_is_ended(program: MakeProgram, tmp_path: P
     assert not process.running
 
 
-def test_what_needs_a_running_etcd_says_so(tmp_path: Path) -> None:
+def test_a_method_that_needs_a_running_etcd_says_so(tmp_path: Path) -> None:
     process = EtcdProcess(tmp_path, binary=EtcdBinary(Path("etcd"), "3.4.23", "test"))
     process.stop()
     process.kill()

@@ -32,7 +32,7 @@ def test_a_ca_means_tls() -> None:
 
 
 @pytest.mark.parametrize("text", ["http://a:1,https://b:1", "ftp://a:1", "https://a"])
-def test_what_makes_no_sense_is_refused(text: str) -> None:
+def test_a_configuration_of_etcd_that_makes_no_sense_is_refused(text: str) -> None:
     with pytest.raises(InvalidArgument) as refused:
         EtcdConfig.from_env({"DISTOP_ETCD": text})
     assert refused.value.details["field"] == "endpoints"

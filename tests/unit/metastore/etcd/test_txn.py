@@ -97,7 +97,7 @@ def test_the_vocabulary_of_compares() -> None:
     assert not missing.exists
 
 
-def test_what_was_not_found_reads_as_missing() -> None:
+def test_a_key_that_was_not_found_reads_as_missing() -> None:
     found = KeyValue(b"a", b"1", 3, 3)
     result = TxnResult(True, 7, ([found], []))
     assert result.single(0, b"a") == found

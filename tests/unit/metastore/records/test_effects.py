@@ -14,7 +14,7 @@ def test_compatibility_does_not_depend_on_which_operation_came_first(one: Effect
 
 
 @pytest.mark.parametrize("other", Effect)
-def test_what_may_do_anything_runs_alone(other: Effect) -> None:
+def test_an_operation_that_declares_no_effects_runs_alone(other: Effect) -> None:
     """O3: and nothing declares less unless it says so."""
     assert not may_run_together(Effect.REPLACES, other)
     assert OperationArg(table="t", type="x", instance=1).effect is Effect.REPLACES

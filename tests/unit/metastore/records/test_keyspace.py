@@ -245,7 +245,7 @@ def test_a_key_that_no_name_makes_is_refused(name: bytes) -> None:
 
 
 @given(OPERATIONS)
-def test_what_is_paused_is_found_in_its_key(operation: OperationId) -> None:
+def test_the_key_of_a_pause_names_the_table_or_operation(operation: OperationId) -> None:
     """O21, O29."""
     space, table = Keyspace(), operation.table
     assert space.paused_by(space.paused_operation(operation)) == (table, operation)

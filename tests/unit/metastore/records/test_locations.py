@@ -68,7 +68,7 @@ def test_a_folder_has_one_spelling(wanted: str, spelled: str) -> None:
 
 
 @pytest.mark.parametrize("text", REFUSED)
-def test_what_has_no_such_spelling_is_refused_by_field(text: str) -> None:
+def test_a_location_without_a_canonical_spelling_is_refused_by_field(text: str) -> None:
     """S2, U3."""
     with pytest.raises(InvalidArgument) as caught:
         canonical(text, "here")

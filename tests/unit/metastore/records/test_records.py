@@ -166,7 +166,7 @@ def test_what_a_newer_version_wrote_is_read_or_refused_by_name(
 
 
 @pytest.mark.parametrize("value", [b"", b"{", b"[]", b"null", b"\xff", b'"running"', b'{"version": "x"}'])
-def test_what_is_no_record_is_reported_with_its_key(value: bytes) -> None:
+def test_a_value_that_is_no_record_is_reported_with_its_key(value: bytes) -> None:
     for kind in KINDS:
         if kind is not NamespaceRecord:
             with pytest.raises(CorruptRecord, match=r"distOp\.t\.key holds no"):
@@ -189,7 +189,7 @@ MOVE = WatermarkMove(after=3)  # type: ignore[arg-type]
         ErrorRecord(code="X", message="x", facts={"a": object()}),
     ],
 )
-def test_what_could_not_be_read_again_is_not_written(record: Record) -> None:
+def test_a_record_that_could_not_be_read_again_is_not_written(record: Record) -> None:
     """U3: the writer gets the error, not the readers."""
     with pytest.raises(InvalidArgument, match=type(record).__name__):
         encode(record)

@@ -123,7 +123,7 @@ def test_chunks_are_bounded_and_read_as_they_are_needed() -> None:
     assert kept.fetched == read
 
 
-def test_what_is_put_in_between_halves_a_chunk() -> None:
+def test_watermarks_inserted_into_a_full_chunk_split_it_in_half() -> None:
     """G4: else the next one would split it again."""
     kept = Kept()
     entries = [
@@ -138,7 +138,7 @@ def test_what_is_put_in_between_halves_a_chunk() -> None:
     assert len(kept.marks()["s"]) == 4_700
 
 
-def test_what_one_finish_could_not_move_is_refused_at_the_start() -> None:
+def test_too_many_watermarks_for_one_finish_are_refused_at_the_start() -> None:
     """G4"""
     name = "x" * 100
     with pytest.raises(ArgumentTooLarge, match="name fewer paths") as caught:

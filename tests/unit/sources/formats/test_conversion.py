@@ -183,5 +183,7 @@ def test_a_text_of_a_dataframe_that_is_not_utf_8_is_refused() -> None:
     ],
     ids=str,
 )
-def test_what_spark_writes_becomes_only_wider(given: pa.DataType, wanted: pa.DataType, fits: bool) -> None:
+def test_types_that_spark_writes_become_only_wider(
+    given: pa.DataType, wanted: pa.DataType, fits: bool
+) -> None:
     assert widens(table_type(given), wanted) is fits

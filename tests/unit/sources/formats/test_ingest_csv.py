@@ -403,7 +403,7 @@ USUAL = "zip,note\n1,2\n"
         ('zip,"no"te\n1,2\n', {}, "paths", "header that cannot be read"),
     ],
 )
-def test_what_does_not_fit_is_refused_at_the_start(
+def test_options_that_do_not_fit_a_csv_file_are_refused_at_the_start(
     tmp_path: Path, text: str | bytes, argument: dict[str, Any], field: str, says: str
 ) -> None:
     ingesting = Ingesting(tmp_path, {"schema": ["zip: string not null", "note: string"]})

@@ -213,7 +213,7 @@ SCHEMES = ("dir", "github", "jupyter", "generic", "reference")
 
 
 @pytest.mark.parametrize("url", [*(f"{name}://x" for name in SCHEMES), "zip:///nowhere", "tar:///nowhere"])
-def test_what_no_file_system_can_open_is_refused_by_its_field(url: str) -> None:
+def test_a_path_that_no_file_system_can_open_is_refused_by_its_field(url: str) -> None:
     """U3: not as a defect."""
     with pytest.raises(DistopError) as told:
         find_files([url])

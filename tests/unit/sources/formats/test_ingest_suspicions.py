@@ -43,7 +43,7 @@ def test_a_file_of_one_column_that_holds_another_delimiter_is_suspicious(
     ],
     ids=["no rows", "a row as a header", "text only"],
 )
-def test_what_looks_odd_is_told(ingesting: Ingesting, text: str, told: str) -> None:
+def test_odd_looking_files_raise_a_warning(ingesting: Ingesting, text: str, told: str) -> None:
     (only,) = warned(ingesting, text)
     assert only.startswith(told)
 
@@ -157,7 +157,7 @@ def test_utf_8_with_some_bad_rows_is_still_utf_8() -> None:
     assert foreign_encoding(b"plain\n") == ""
 
 
-def test_what_is_suspected_stays_short(ingesting: Ingesting) -> None:
+def test_warnings_about_a_file_stay_short(ingesting: Ingesting) -> None:
     names = [f"c{number}" for number in range(100)]
     found = warned(ingesting, ",".join(["id", *names]) + "\n1" + ",NA" * 100 + "\n2" + ",3" * 100 + "\n")
     assert len(found) == MAX_SUSPICIONS + 1

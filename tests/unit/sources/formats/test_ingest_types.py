@@ -178,7 +178,7 @@ def test_types_that_would_lose_something_do_not_go_together(source: pa.DataType,
     assert not convertible(source, target)
 
 
-def test_what_no_value_survives_is_no_bad_row() -> None:
+def test_a_conversion_that_no_value_survives_is_refused_and_no_bad_row() -> None:
     with pytest.raises(JobFailed, match="column 'c'"):
         convert(pa.chunked_array([pa.array([[1]])]), pa.int64(), "c")
 

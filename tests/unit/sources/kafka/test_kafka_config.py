@@ -35,7 +35,7 @@ from support.refusals import refused
         ({"ssl.ca.location": "/dev/zero"}, "is not a file"),
     ],
 )
-def test_what_runs_programs_or_changes_what_is_read_is_refused(
+def test_settings_that_run_programs_or_change_what_is_read_are_refused(
     config: dict[str, Any], text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """U3, U5, S5."""

@@ -63,7 +63,7 @@ def test_a_range_begins_at_the_watermark_and_ends_at_the_last_offset() -> None:
         ({"from": {"9": 1}}, {}, InvalidArgument, "no partition 9"),
     ],
 )
-def test_what_would_leave_a_gap_or_an_overlap_is_refused(
+def test_offsets_that_would_leave_a_gap_or_an_overlap_are_refused(
     given: dict[str, Any], watermarks: dict[str, str], error: type[DistopError], text: str
 ) -> None:
     """P16, U3."""
@@ -97,7 +97,7 @@ def test_a_topic_is_known_by_its_own_id() -> None:
     assert f"distop watermark forget TABLE SOURCE {TOPIC_ID}" in anew.value.hint
 
 
-def test_what_an_open_transaction_holds_back_is_named() -> None:
+def test_records_held_back_by_an_open_transaction_are_named() -> None:
     reach = {0: Reach(0, 10), 1: Reach(0, 4, 5), 2: Reach(0, 7, 1000)}
     assert held_back(Topic("c1", "orders", {0: Reach(0, 10)})) == (0, [])
     count, (sentence,) = held_back(Topic("c1", "orders", reach))

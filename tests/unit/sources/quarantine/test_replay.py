@@ -56,7 +56,7 @@ def test_objects_are_replayed_as_lines_are(ingesting: Ingesting) -> None:
     assert ingesting.rows("id", "new") == [(1, None), (2, "x"), (9876543210, None)]
 
 
-def test_what_is_bad_again_keeps_its_place_and_waits_in_the_new_quarantine(ingesting: Ingesting) -> None:
+def test_rows_that_are_bad_again_wait_in_the_new_quarantine_with_their_position(ingesting: Ingesting) -> None:
     """A6: a chain of replays loses no row, and needs no row to be put right twice."""
     path = ingesting.write("id,note\nx,a\n1,b\ny,c\n2,d,too many\n")
     facts = ingesting.facts(paths=path, **QUARANTINE)

@@ -111,7 +111,7 @@ def test_nothing_to_do_is_a_success_without_a_snapshot(tmp_path: Path) -> None:
     assert table.head == head
 
 
-def test_what_is_appended_meanwhile_stays(tmp_path: Path) -> None:
+def test_rows_appended_during_a_compaction_stay(tmp_path: Path) -> None:
     """P6, P7: also when the commit was prepared before, and is prepared again."""
     table = filled(tmp_path)
     run = compacting(table)
@@ -165,7 +165,7 @@ def test_a_past_that_has_expired_is_not_taken_for_the_one_that_was_planned_on(tm
         table.publish(table.staged([rows(300, 9)]), IcebergOverwrite({"expectedSnapshotId": None}))
 
 
-def test_what_was_rolled_back_meanwhile_does_not_come_back(tmp_path: Path) -> None:
+def test_a_compaction_brings_back_no_rows_rolled_back_meanwhile(tmp_path: Path) -> None:
     """P6, P11: files of snapshots that are undone are not in the table any more."""
     table = filled(tmp_path)
     second = str(table.iceberg().metadata.snapshots[1].snapshot_id)
@@ -263,7 +263,9 @@ def test_a_partition_of_many_files_is_done_by_several_jobs(tmp_path: Path) -> No
     assert (len(table.data_files()), table.ids()) == (4, list(range(80)))
 
 
-def test_what_does_not_fit_is_left_to_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_do_not_fit_into_a_plan_are_left_to_the_next_compaction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """O5: a plan is never longer than a start can be; however many files there are, each round does some."""
     monkeypatch.setattr("distop.spark_jobs.compact.planning.MAX_FILES_PER_JOB", 4)
     monkeypatch.setattr("distop.spark_jobs.compact.planning.MAX_PLAN_BYTES", 2000)

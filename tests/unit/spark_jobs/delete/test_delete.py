@@ -280,7 +280,7 @@ def test_rows_are_deleted_by_a_column_below_a_struct(tmp_path: Path) -> None:
 # -- beside others ---------------------------------------------------------------------------------------
 
 
-def test_what_is_appended_meanwhile_is_not_touched(tmp_path: Path) -> None:
+def test_rows_appended_during_a_delete_are_not_touched(tmp_path: Path) -> None:
     """P6, P7: also when the commit was prepared before, and is prepared again."""
     table = filled(tmp_path, 3)
     run = deleting(table, "id < 5 or id >= 100")
@@ -331,7 +331,7 @@ def test_the_first_of_two_changes_of_the_same_files_wins(tmp_path: Path, change:
         run.sweep({})
 
 
-def test_what_changes_other_files_is_built_upon(tmp_path: Path) -> None:
+def test_a_delete_is_rebased_on_changes_of_other_files(tmp_path: Path) -> None:
     """P6: an overwrite of another partition, and a deletion of other rows."""
     table = filled(tmp_path, 3)
     run = deleting(table, "id < 5 and kind = 'k1'")

@@ -315,7 +315,9 @@ def test_floats_and_decimals_widen(tmp_path: Path) -> None:
     assert ingesting.rows("f") == [1.5, 1e300]
 
 
-def test_what_cannot_be_widened_is_said_before_a_row_is_read(ingesting: Ingesting, tmp_path: Path) -> None:
+def test_a_type_that_cannot_be_widened_is_refused_before_a_row_is_read(
+    ingesting: Ingesting, tmp_path: Path
+) -> None:
     path = csv(tmp_path, "1.csv", "id,name\n2,b\n2.5,c\n")
     with refused("on_wider_types", "cannot be widened") as caught:
         ingesting.start(paths=path, on_wider_types="widen")

@@ -93,7 +93,7 @@ def test_a_source_that_changes_against_the_protocol_fails(ingesting: Ingesting, 
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_what_was_read_before_a_source_is_written_again_is_not_published(
+def test_rows_read_before_a_source_is_written_again_are_not_published(
     ingesting: Ingesting, producer: Producer, again: bool
 ) -> None:
     """B12: it would have to be replaced at once."""

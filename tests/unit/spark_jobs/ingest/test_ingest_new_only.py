@@ -139,7 +139,7 @@ def test_the_first_of_too_many_new_files_are_taken(
         ([f"{'f' * 900}/{number:05}/1.csv" for number in range(12_000)], 500, 900),
     ],
 )
-def test_what_one_operation_takes_can_be_recorded(
+def test_new_files_of_one_operation_fit_into_its_record(
     named: str | None, files: list[str], least: int, most: int
 ) -> None:
     """Whatever the lengths of its names are, as long as the table's layout is of a usual size."""
@@ -172,7 +172,9 @@ def test_where_some_jobs_may_fail_each_file_stands_for_itself(ingesting: Ingesti
 @pytest.mark.parametrize(
     "other", [{"reingest": True}, {"watermark": {"a": "1"}}, {"mode": "overwrite"}, {"mode": "ignore"}]
 )
-def test_what_does_not_agree_is_refused(ingesting: Ingesting, source: Path, other: dict[str, Any]) -> None:
+def test_options_that_do_not_agree_with_new_only_are_refused(
+    ingesting: Ingesting, source: Path, other: dict[str, Any]
+) -> None:
     put(source / "a.csv", 1)
     with refused("new_only"):
         ingesting.start(paths=str(source), new_only=True, **other)

@@ -90,7 +90,7 @@ def test_versions_that_would_ignore_an_option_refuse_the_operation(
     assert ingesting.operation.plan(ingesting.request(paths=path, **options)).layout == layout
 
 
-def test_what_was_ingested_is_refused_until_asked_for(ingesting: Ingesting) -> None:
+def test_a_source_that_was_ingested_is_refused_unless_reingest_is_given(ingesting: Ingesting) -> None:
     """P16."""
     path = write(ingesting, "a.csv")
     ingesting.ingest(paths=path)

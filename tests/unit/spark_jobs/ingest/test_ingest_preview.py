@@ -31,7 +31,7 @@ def test_columns_types_rows_files_and_size(ingesting: Ingesting) -> None:
     assert staged_files(ingesting) == []
 
 
-def test_what_looks_wrong_is_told(ingesting: Ingesting) -> None:
+def test_a_preview_warns_of_what_looks_wrong(ingesting: Ingesting) -> None:
     shown = preview(ingesting, paths=ingesting.write("id;n\n1;2\n"))
     assert "give --delimiter ';'" in shown["warnings"][0]
 

@@ -32,7 +32,7 @@ def test_the_watermark_of_a_path_is_when_its_newest_file_was_modified() -> None:
     }
 
 
-def test_what_was_ingested_is_not_ingested_again_unasked() -> None:
+def test_paths_below_their_watermark_are_not_ingested_again_unasked() -> None:
     """P16."""
     standing = {"file:///data/flights": {"2013-01": AT_NOON}}
     with refused("paths", error=AlreadyIngested, partition="2013-01", watermark=AT_NOON) as caught:

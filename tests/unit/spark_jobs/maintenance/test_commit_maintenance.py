@@ -169,7 +169,7 @@ def test_times_that_went_back_are_put_in_order_by_the_next_commit(tmp_path: Path
     assert not view_table(f"file://{repaired}", deep=False).goes_back
 
 
-def test_what_was_written_meanwhile_is_not_rolled_back_unseen(tmp_path: Path) -> None:
+def test_a_rollback_refuses_to_undo_snapshots_written_meanwhile(tmp_path: Path) -> None:
     """P6"""
     table, first = begun(tmp_path)
     table.publish(table.staged([rows(1, 1)]))
@@ -215,7 +215,9 @@ def test_a_snapshot_that_does_not_say_where_watermarks_stood_is_refused(tmp_path
 
 
 @pytest.mark.parametrize("told", ["?", "[]", '{"files": "2 partitions"}', '{"files": {"p": 1}}'])
-def test_what_another_program_says_of_watermarks_may_make_no_sense(tmp_path: Path, told: str) -> None:
+def test_watermarks_of_another_program_that_make_no_sense_refuse_a_rollback(
+    tmp_path: Path, told: str
+) -> None:
     """P11, U3: that is a reason to refuse, and none to try again."""
     table, first = begun(tmp_path)
     foreign(table, {WATERMARKS: told, WATERMARKS_BEFORE: "{}"})
@@ -392,7 +394,7 @@ def test_orphans_go_and_nothing_else(tmp_path: Path) -> None:
     assert Run.of(table, RemoveOrphans(), older_than="1d", dry_run=False).finish()["orphans"] == 0
 
 
-def test_what_is_no_age_is_refused(tmp_path: Path) -> None:
+def test_a_text_that_is_no_age_is_refused(tmp_path: Path) -> None:
     table = new_table(tmp_path)
     for older_than in ("²d", "1²d", "٣d", ".d", "-3d", "1e5d", "d", "3", ""):
         for operation in (ExpireSnapshots(), RemoveOrphans()):
@@ -432,7 +434,7 @@ def test_files_of_running_operations_are_not_orphans(tmp_path: Path) -> None:
     assert len(table.ids()) == 3 + 4
 
 
-def test_what_is_published_between_the_look_and_the_commit_stays(tmp_path: Path) -> None:
+def test_files_published_between_the_search_for_orphans_and_its_commit_stay(tmp_path: Path) -> None:
     """P13: candidates are checked again by what the head says then."""
     table, litter = littered(tmp_path)
     late = table.staged([rows(700, 2)])
@@ -444,7 +446,7 @@ def test_what_is_published_between_the_look_and_the_commit_stays(tmp_path: Path)
     assert len(table.ids()) == 3 + 2
 
 
-def test_what_was_prepared_before_the_decision_cannot_commit_after_it(tmp_path: Path) -> None:
+def test_an_append_prepared_before_orphans_are_removed_cannot_commit_after_it(tmp_path: Path) -> None:
     """P13: a coordinator that slept over its own metadata begins anew, on files that are there."""
     table, _ = littered(tmp_path)
     slow = table.staged([rows(700, 2)])

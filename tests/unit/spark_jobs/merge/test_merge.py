@@ -357,7 +357,9 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("field", "argument"), REFUSED)
-def test_what_cannot_be_is_refused_by_its_field(tmp_path: Path, field: str, argument: dict[str, Any]) -> None:
+def test_impossible_options_of_a_merge_are_refused_by_field(
+    tmp_path: Path, field: str, argument: dict[str, Any]
+) -> None:
     """O4."""
     table = Ingesting(tmp_path, {"schema": {"id": "long", "n": "int", "x": "double", "yes": "boolean"}})
     path = written(tmp_path / "in", "1.jsonl", [{"id": 1, "n": 1, "x": 1.5, "yes": True}])

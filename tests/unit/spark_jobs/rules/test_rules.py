@@ -202,7 +202,7 @@ def test_wide_samples_are_fewer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         (RuleArgument(column="id", type="money"), "money"),
     ],
 )
-def test_what_is_no_rule_is_refused(rule: Any, said: str) -> None:
+def test_a_text_that_is_no_rule_is_refused(rule: Any, said: str) -> None:
     """U3: before anything starts, naming the rule; nothing but the columns of the row can be reached."""
     with refused("checks.rules[1]", said):
         parse_rules(["id > 0", rule], SCHEMA, "checks.rules")
