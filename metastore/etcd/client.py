@@ -284,6 +284,8 @@ class EtcdClient:
     async def _read_together(
         self, gets: Sequence[etcd.Get], revision: int, timeout_s: float | None
     ) -> etcd.TxnResult:
+        if not gets:  # an empty transaction is refused where it has to be nested
+            return etcd.TxnResult(True, revision or await self.revision(), (), ())
         if len(gets) == 1:
             return await self._read_each(gets, revision, timeout_s)
         wanted = [structs.replace(get, revision=revision) for get in gets] if revision else gets

@@ -75,6 +75,9 @@ async def test_a_reading_transaction_returns_what_single_reads_do(
             assert [[kv.value for kv in read.got(at)] for at in range(3)] == [[keys[0]], [], [keys[1]]]
             assert read.counts == (1, 0, 2)
         assert names == ["Txn"] * 2
+        nothing = await client.read_many([])
+        assert nothing.results == ()
+        assert nothing.revision >= put.revision
         for key in keys:
             await client.put(key, b"later")
         earlier = await client.read_many(wanted, revision=put.revision)
