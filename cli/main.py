@@ -58,16 +58,18 @@ NOUNS = {
         "alert": ("alerts:group", "What fails, is parked, blocked or late, sent to a webhook."),
         "grant": (
             "access:grant_group",
-            """Access control. Each role includes those before it: reader (look), operator (start, cancel,
-            pause, enqueue, approve), writer (create, alter, write), admin (drop, resolve, drain, repair,
-            grant).""",
+            (
+                "Access control. Each role includes those before it: reader (look), operator (start, cancel, "
+                "pause, enqueue, approve), writer (create, alter, write), admin (drop, resolve, drain, "
+                "repair, grant)."
+            ),
         ),
         "audit": ("access:audit_group", "Who did what, and when."),
     },
 }
 """The nouns, by panel of the help: where their verbs are, below ``cli/commands``, and the help of each."""
 
-PANELS = (begin.PANEL, *NOUNS, services.PANEL)
+PANELS = (services.BEGIN, *NOUNS, services.PANEL)
 """In the order of the help."""
 
 

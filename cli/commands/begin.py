@@ -9,17 +9,15 @@ import typer
 from rich.console import Console
 
 from distop.cli import project
-from distop.cli.commands.services import MASTER_HELP
+from distop.cli.commands.services import BEGIN, MASTER_HELP
 from distop.cli.options.bundles import command
 from distop.cli.options.session import WithOutput
 from distop.cli.output.exits import SOMETHING_WRONG
 
 app = typer.Typer()
 
-PANEL = "Begin"
 
-
-@command(app, rich_help_panel=PANEL)
+@command(app, rich_help_panel=BEGIN)
 def init(
     out: WithOutput,
     folder: Annotated[Path, typer.Argument(help="Made if it is missing.")] = Path("."),
@@ -34,7 +32,7 @@ def init(
     out.facts(f"a project in {folder}", {"files": ", ".join(written)}, [f"Begin with {folder / 'README.md'}"])
 
 
-@command(app, rich_help_panel=PANEL)
+@command(app, rich_help_panel=BEGIN)
 def demo(
     out: WithOutput,
     master: Annotated[str, typer.Option(help=MASTER_HELP)] = "local[1]",

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-PANEL = "Programs"
+BEGIN, PANEL = "Begin", "Programs"
+"""The panels of the help: what somebody begins with, and the rest."""
 
 MASTER_HELP = "Spark master, such as local[2]; none: jobs run in threads, without Spark."
 
@@ -177,7 +178,7 @@ def sidecar(
     return _ended(out, "sidecar", run(config))
 
 
-@command(app, rich_help_panel=PANEL)
+@command(app, rich_help_panel=BEGIN)
 def dev(
     service: Service,
     out: WithOutput,

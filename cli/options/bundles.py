@@ -43,7 +43,11 @@ def command(app: typer.Typer, name: str | None = None, **settings: Any) -> Calla
     """Register a function as a command. It returns the exit code; ``None`` is 0."""
 
     def register(function: F) -> F:
-        app.command(name or function.__name__.replace("_", "-"), **settings)(expanded(function))
+        # Lists of commands keep the line ends of a text.
+        brief = " ".join((function.__doc__ or "").partition("\n\n")[0].split())
+        app.command(name or function.__name__.replace("_", "-"), short_help=brief, **settings)(
+            expanded(function)
+        )
         return function
 
     return register

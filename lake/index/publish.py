@@ -132,7 +132,8 @@ class Build:
         if manifest is None:
             raise CorruptRecord(
                 f"the index that {self.arg.id} continues cannot be read: {self.plan.base}",
-                hint="cancel it, and start it again with full: true",
+                hint=f"distop operation cancel {self.arg.id}; then "
+                f"distop table build-index {self.arg.table} {self.plan.column} --full",
             )
         return manifest.without(self.plan.rebuilt)
 

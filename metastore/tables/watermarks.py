@@ -322,6 +322,6 @@ async def _check_none_moves(client: EtcdClient, keys: TableKeys, run_ops: etcd.K
             if arg.watermarks or arg.effect is Effect.REPLACES:
                 raise IncompatibleOperation(
                     f"the watermarks of {keys.name!r} cannot be changed while {running} is running",
-                    hint="wait for it, or cancel it",
+                    hint=f"wait for it, or cancel it: distop operation cancel {running}",
                     details={"table": keys.name, "operation": str(running)},
                 )

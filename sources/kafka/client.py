@@ -395,7 +395,7 @@ class Cluster:
             name = min(denied)
             return SourceUnreadable(
                 f"{subject} on {self.servers} may not be read: {self._reasons.get(name, error.str())}",
-                hint="correct config: security.protocol, sasl.*, ssl.*; or the rights of its user",
+                hint="correct --kafka-config: security.protocol, sasl.*, ssl.*; or the rights of its user",
                 details={"field": "kafka.config"},
             )
         if error.name() in _UNKNOWN:
@@ -540,7 +540,7 @@ class RangeReader:
             raise OffsetsLost(
                 f"{self._name(wanted)} ends at offset {reach.high}, and reached {wanted.end} before: "
                 "it was created again, or has lost records",
-                hint="see what happened to the topic; start again with a source of another name",
+                hint="see what happened to the topic; start again under another source: --source NAME",
                 details={"topic": self._topic, "partition": str(wanted.partition)},
             )
         there = min(max(position, reach.low), wanted.end)

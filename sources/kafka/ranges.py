@@ -175,7 +175,7 @@ def offsets_text(start: int, end: int) -> str:
 TOPIC_ID = "topic-id"
 """The name, in addition to the numbers of partitions, of the watermark that is the topic's own id."""
 ANEW_HINT = (
-    "to ingest the new topic from its beginning, give it another source, or remove the old one: "
+    "to ingest the new topic from its beginning, give it another --source, or remove the old one: "
     "distop watermark forget TABLE SOURCE; if it has the same records at the same offsets, as a mirror has: "
     f"distop watermark forget TABLE SOURCE {TOPIC_ID}"
 )
@@ -358,6 +358,6 @@ class _PartitionRange:
 def _another_topic(subject: str, topic: Topic) -> OffsetsLost:
     return OffsetsLost(
         f"the topic {topic.name!r} {subject}: it was created again, or has lost records",
-        hint="the new topic is another source: give it another name with source",
+        hint="the new topic is another source: give it another name, --source NAME",
         details={"source": topic.url},
     )

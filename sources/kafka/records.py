@@ -393,7 +393,7 @@ class KafkaSample:
             if time.monotonic() > deadline:
                 raise KafkaUnavailable(
                     f"topic {self._kafka.topic!r}: no sample of its records within {SAMPLE_SECONDS:.0f} s",
-                    hint="try again, or declare the columns with schema",
+                    hint="try again, or declare the columns: --schema",
                 )
 
         reader = RangeReader(self._cluster, self._kafka.topic, skip_gaps=True, look=look)

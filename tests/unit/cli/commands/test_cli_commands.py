@@ -777,6 +777,14 @@ def test_help_lists_the_exit_codes() -> None:
     assert "Did you mean 'watch'?" in run("operation", "wath").stderr
 
 
+def test_help_begins_with_distop_dev_and_fills_its_lines() -> None:
+    shown = run("--help", COLUMNS="80").stdout
+    assert "Begin with: distop dev" in shown
+    begin = shown.partition("─ Begin ─")[2].partition("─ Work ─")[0]
+    assert "│ dev " in begin
+    assert "etcd, a coordinator with its web page, an executor, and the" in begin
+
+
 def test_a_verb_without_its_noun_is_answered_with_the_whole_command() -> None:
     shown = run("ingest", "flights", "a.csv")
     assert shown.exit_code == 2
