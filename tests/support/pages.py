@@ -27,7 +27,7 @@ from support.repository import ROOT
 from support.services.coordinators import config_of, running
 from support.services.executing import runner
 
-EXAMPLES = ["audit:Audit", "access_logs:access_logs"]
+EXAMPLES = ["audit:Audit", "access_logs:access_logs", "exports:CsvExport"]
 
 _BLOCK = re.compile(
     r"(?:^<!-- not run: (?P<why>[^\n]*) -->\n)?(?:^<!-- [\w-]+:begin -->\n)?"

@@ -146,6 +146,7 @@ def test_every_dependency_has_a_reason_and_names_its_extra() -> None:
         ("example-rows", "access_logs.py"),
         ("example-test", "test_access_logs.py"),
         ("example-export", "exports.py"),
+        ("example-test-export", "test_exports.py"),
     ],
 )
 def test_the_examples_in_the_text_are_those_that_run(name: str, file: str) -> None:

@@ -75,17 +75,20 @@ def test_scratch_is_found_again_by_the_next_attempt(tmp_path: Path) -> None:
     assert (trial.job("a").scratch_path() / "run").read_text() == "sorted"
 
 
-@pytest.mark.parametrize("module", ["test_access_logs"])
-def test_the_tests_of_the_examples_pass(module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("module", "count"), [("test_access_logs", 4), ("test_exports", 1)])
+def test_the_tests_of_the_examples_pass(
+    module: str, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As `pytest examples` runs them, by their own fixture."""
     monkeypatch.syspath_prepend(str(EXAMPLES))
     examples = importlib.import_module(module)
     tests = [test for name, test in inspect.getmembers(examples) if name.startswith("test_")]
-    assert len(tests) == 4
+    assert len(tests) == count
+    made = inspect.unwrap(examples.logs) if hasattr(examples, "logs") else Path
     for number, test in enumerate(tests):
         folder = tmp_path / f"{number}"
         folder.mkdir()
-        test(inspect.unwrap(examples.logs)(folder))
+        test(made(folder))
 
 
 def test_sweeping_is_told_which_attempts_count() -> None:
