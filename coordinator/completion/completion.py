@@ -179,7 +179,7 @@ class Finishing:
         except errors.DistopError:
             await self.discard(keys, contributions)
             raise
-        if became is not ending.Finished.MOVED:
+        if became in (ending.Finished.DONE, ending.Finished.BEFORE):
             if became is ending.Finished.DONE:
                 cache.apply_ops(txn.then, revision)
             else:
@@ -199,7 +199,8 @@ class Finishing:
         cache.clear()
         self._metrics.finish_lost_race(tracked.arg.type)
         log.info("finish_lost_race", extra=fields)
-        await self.discard(keys, contributions)
+        if became is ending.Finished.MOVED:
+            await self.discard(keys, contributions)
         await self.look_again(tracked, revision)
         return False
 

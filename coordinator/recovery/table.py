@@ -109,7 +109,7 @@ async def _finish(
             leave_keys=True,
         )
         txn = finish_txn(keys, op, epoch, plan)
-        if (await finish(client, keys, op, epoch, txn))[0] is not Finished.MOVED:
+        if (await finish(client, keys, op, epoch, txn))[0] in (Finished.DONE, Finished.BEFORE):
             return
     raise Busy(f"{arg.id} could not be ended: another process changes its table")
 

@@ -382,6 +382,9 @@ class Finished(Enum):
     state of the table."""
     MOVED = "moved"
     """It did not happen and never will in this form: something it compares has changed. Read again."""
+    DOUBTED = "doubted"
+    """As ``MOVED``, but an earlier copy may still happen: a decision that it compares as absent is so again
+    once it was acted on. So its files must stay."""
 
 
 def finish_txn(keys: TableKeys, op: OperationKeys, epoch: Epoch, finish: FinishParts) -> etcd.Txn:
@@ -454,7 +457,7 @@ async def finish(
         raise errors.OutcomeUnknown(f"{op.operation} has ended, and its outcome is no longer recorded")
     if leader.create_revision != epoch.revision:
         raise errors.LeadershipLost(f"{op.operation}: epoch {epoch.revision} is over")
-    return Finished.MOVED, result.revision
+    return Finished.DOUBTED if result.doubt else Finished.MOVED, result.revision
 
 
 async def collect(client: EtcdClient, keys: TableKeys, op: OperationKeys) -> int:

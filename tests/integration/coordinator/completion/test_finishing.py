@@ -12,14 +12,26 @@ from distop.coordinator.starting.services import Term
 from distop.coordinator.state.tracker import Tracked
 from distop.coordinator.work.work import Work
 from distop.errors import CorruptRecord
-from distop.metastore.etcd.txn import Put, Txn
-from distop.metastore.members.lease import Epoch
+from distop.metastore.etcd.txn import Put, Txn, absent
+from distop.metastore.members.lease import Epoch, LeaseSession
+from distop.metastore.operations.ending import apply_resolve, note_failure, request_resolve
 from distop.metastore.operations.retention import continued, entry_of
 from distop.metastore.records.names import OperationId
-from distop.metastore.records.operation import HistoryRecord, OperationArg, RequestRecord, SeriesRecord
+from distop.metastore.records.operation import (
+    COMMITTING,
+    RETRY,
+    CompletionRecord,
+    HistoryRecord,
+    OperationArg,
+    RequestRecord,
+    ResolveRecord,
+    SeriesRecord,
+)
 from distop.metastore.records.record import decode, encode
 from distop.operations.registry import Registry
-from support.etcd.lossy import LossyClient
+from support.etcd.leading import Committing
+from support.etcd.lossy import Fault, LossyClient, puts
+from support.etcd.starts import make_table
 from support.services.sharing import services_of
 
 
@@ -38,6 +50,32 @@ async def test_files_of_a_commit_that_was_never_sent_are_removed(client: LossyCl
         with pytest.raises(CorruptRecord):
             await finishing.send(term, tracked, None, history, [contribution])
     assert not prepared
+
+
+async def test_files_of_a_finish_whose_request_is_still_on_its_way_stay(client: LossyClient) -> None:
+    """P8, C10: a decision has kept its repetition away, but not the first copy, once it was acted on."""
+    await make_table(client)
+    async with LeaseSession(client, 10) as session:
+        led = await Committing.of(client, session)
+        keys, op, epoch = led.table, led.keys, led.epoch
+        failed, again = CompletionRecord(attempts=1, error="x"), ResolveRecord(action=RETRY)
+        await note_failure(client, op, epoch, failed, COMMITTING)
+        await request_resolve(client, op, again, request="r1")
+        tracked = Tracked(op, led.arg, COMMITTING)
+        prepared = ["00001.metadata.json"]
+        moved = Txn((absent(keys.head),), (Put(keys.head, b"00001.metadata.json"),))
+        contribution = Contribution(txn=moved, discard=prepared.clear)
+        client.fail(Fault.LOST_REQUEST, when=puts(keys.head))
+        with ThreadPoolExecutor(1) as threads:
+            finishing = Finishing(services_of(client, Work(Registry(), threads)))
+            history = HistoryRecord(outcome="success")
+            term = Term(keys, epoch, session)
+            assert not await finishing.send(term, tracked, None, history, [contribution])
+        late = next(txn for txn in client.sent if puts(keys.head)(txn))
+        decided = (await client.get(op.resolve)).mod_revision
+        assert await apply_resolve(client, op, epoch, failed, again, decided=decided, now=2.0)
+        assert (await client.txn(late)).succeeded
+        assert prepared, "the table's metadata file was removed"
 
 
 @pytest.mark.parametrize("damaged", ["series", "name", "line", "request"])
