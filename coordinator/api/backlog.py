@@ -29,6 +29,7 @@ from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.names import check_table_name, check_type, prefix_end
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import TableRecord
+from distop.metastore.tables.audit import prune_softly
 from distop.operations.registry import Registry
 from distop.proto import distop_pb2 as pb
 from distop.proto import distop_pb2_grpc
@@ -90,6 +91,8 @@ class BacklogService(distop_pb2_grpc.BacklogServiceServicer):
         )
         fields = {"table": keys.name, "batch": request.batch, "became": answer.became.value}
         log.info("batch_queued", extra=fields)
+        if request.republish or request.replace:  # other batches are few for each operation, whose end prunes
+            await prune_softly(self._client, keys.audit_prefix)
         return pb.EnqueueBatchResponse(
             became=answer.became.value,
             operation=answer.operation,
@@ -150,6 +153,7 @@ class BacklogService(distop_pb2_grpc.BacklogServiceServicer):
         call = call_id(request)
         audit = audited(keys, "set-ordering", request, summary or keys.name, at=time.time(), call=call)
         record = await set_ordering(self._client, keys, given, request=call, also=(audit,))
+        await prune_softly(self._client, keys.audit_prefix)
         return ordering_message(keys.name, record)
 
     async def ControlBacklog(self, request: pb.ControlBacklogRequest, context: Context) -> pb.Ordering:
@@ -178,6 +182,7 @@ class BacklogService(distop_pb2_grpc.BacklogServiceServicer):
                     details={"field": "action"},
                 )
         log.info("backlog_controlled", extra={"table": keys.name, "action": request.action, "batch": batch})
+        await prune_softly(self._client, keys.audit_prefix)
         return ordering_message(keys.name, record)
 
     async def _check_branches(self, keys: TableKeys) -> None:

@@ -281,6 +281,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
         except OperationNotFound:
             raise await self._over(operation) from None
         log.info("resolve_requested", extra={"operation": str(operation), "action": decision.action})
+        await prune_softly(self._client, table.audit_prefix)
         return await self._get(operation)
 
     async def PauseOperation(self, request: pb.PauseOperationRequest, context: Context) -> pb.Operation:

@@ -26,7 +26,7 @@ from distop.metastore.records.names import check_name, check_table_name, unreada
 from distop.metastore.records.operation import PauseRecord
 from distop.metastore.records.table import TableRecord
 from distop.metastore.tables import schedules
-from distop.metastore.tables.audit import acting
+from distop.metastore.tables.audit import acting, prune_softly
 from distop.proto import distop_pb2 as pb
 from distop.proto import distop_pb2_grpc
 from distop.proto.json_text import to_json
@@ -103,6 +103,7 @@ class ScheduleService(distop_pb2_grpc.ScheduleServiceServicer):
         audit = audited(keys, "add-schedule", request, name, at=now, call=call)
         record = await schedules.add_schedule(self._client, keys, name, record, check=check, also=(audit,))
         log.info("schedule_added", extra={"table": keys.name, "schedule": name})
+        await prune_softly(self._client, keys.audit_prefix)
         return schedule_message(keys.name, name, record)
 
     async def ListSchedules(
@@ -144,6 +145,7 @@ class ScheduleService(distop_pb2_grpc.ScheduleServiceServicer):
                     details={"field": "action"},
                 )
         log.info("schedule_controlled", extra={"table": keys.name, "schedule": name, "action": action})
+        await prune_softly(self._client, keys.audit_prefix)
         if changed is None:
             return pb.Schedule(table=keys.name, name=name)
         return schedule_message(keys.name, name, changed)

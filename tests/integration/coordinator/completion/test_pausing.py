@@ -20,6 +20,7 @@ from distop.metastore.records.record import decode
 from distop.metastore.tables.audit import audit_put, prune, read_audit
 from distop.metastore.tables.registry import table_deletes
 from distop.proto import distop_pb2 as pb
+from distop.proto import distop_pb2_grpc
 from support.etcd.jobs import mark_all
 from support.etcd.lossy import Fault, LossyClient, puts
 from support.etcd.starts import make_table
@@ -363,6 +364,35 @@ async def test_making_tables_keeps_the_trail_of_the_installation_bounded(
             await service.create_table(f"t{number}")
     left, _ = await read_audit(client, client.keyspace.audit_prefix, limit=10)
     assert [entry.record.target for entry in left] == ["t3", "t2"]
+
+
+async def test_a_change_without_an_operation_keeps_the_trail_of_its_table_bounded(
+    client: LossyClient, etcd_config: EtcdConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """U2, G7: whatever is opened and closed, queued and taken back, or paused and resumed, however often."""
+    monkeypatch.setattr("distop.metastore.tables.audit.prune.__kwdefaults__", {"keep": 2, "keep_s": 1e9})
+    prefix = client.keyspace.table("t").audit_prefix
+    async with serving(etcd_config) as service:
+        await service.create_table("t")
+        backlog = distop_pb2_grpc.BacklogServiceStub(service.channel)
+        schedules = distop_pb2_grpc.ScheduleServiceStub(service.channel)
+        batch = pb.EnqueueBatchRequest(table="t", batch="b", type="noop", argument_json="{}", republish=True)
+        added = pb.AddScheduleRequest(table="t", name="s", type="noop", argument_json="{}", cron="0 0 1 1 *")
+        calls: list[tuple[Any, Any]] = [
+            (backlog.SetOrdering, pb.SetOrderingRequest(table="t", gate="closed")),
+            (backlog.EnqueueBatch, batch),
+            (backlog.ControlBacklog, pb.ControlBacklogRequest(table="t", batch="b", action="remove")),
+            (schedules.AddSchedule, added),
+            (schedules.ControlSchedule, pb.ControlScheduleRequest(table="t", name="s", action="pause")),
+        ]
+        for call, request in calls:
+            for number in range(2):
+                put = audit_put(client.keyspace.table("t"), "before", by="jane", target="t", at=1e9 + number)
+                await client.put(put.key, put.value)
+            with raising():
+                await call(request, timeout=10)
+            left, _ = await read_audit(client, prefix, limit=10)
+            assert len(left) == 2, type(request)
 
 
 async def _absent(client: LossyClient, key: bytes) -> bool:
