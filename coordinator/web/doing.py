@@ -110,7 +110,8 @@ class Doing:
                 return await self._act(request, fields, request_id)
 
         holder = f"{holder_of(request)}\n{who.subject}"
-        return await self._forms.once(fields.get("form", ""), request_id, holder, act)
+        token = fields.get("form", "")
+        return await self._forms.once(token, request_id, holder, act, subject=who.subject)
 
     async def _act(self, request: Request, fields: dict[str, str], request_id: str) -> str:
         given = {name: fields.get(name, "") for name in ("do", "name", "item", "state", "incarnation")}

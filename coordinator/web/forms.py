@@ -13,11 +13,13 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from hashlib import sha256
 
-from distop.errors import DistopError, InvalidArgument, Kind, PreconditionFailed
+from distop.errors import DistopError, Exhausted, InvalidArgument, Kind, PreconditionFailed
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Get, KeyValue, Put, Txn, absent
 from distop.metastore.etcd.update import settle
+from distop.metastore.records.names import prefix_end
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import AnswerRecord
 
@@ -26,6 +28,9 @@ FORM_S = 3600.0
 
 CLAIM_S = 2 * int(FORM_S)
 """Seconds for which it is known what was sent: longer than a form can be, also by clocks that differ."""
+
+MAX_SENT = 10_000
+"""Forms of one caller of which that is known at a time: each has a lease."""
 
 _IN_DOUBT = frozenset({Kind.UNAVAILABLE, Kind.DEADLINE, Kind.INTERNAL})
 """Errors after which something may have been done."""
@@ -57,13 +62,28 @@ class Forms:
         shown = repr(self._clock())
         return f"{shown}:{await self._mac(shown, request_id, holder)}"
 
-    async def once(self, token: str, request_id: str, holder: str, act: Callable[[], Awaitable[str]]) -> str:
+    async def once(
+        self,
+        token: str,
+        request_id: str,
+        holder: str,
+        act: Callable[[], Awaitable[str]],
+        *,
+        subject: str = "",
+    ) -> str:
         """Act on a form, or return what came of it when it was sent before.
 
         One that was refused may be sent again. A sender that goes away stops nothing.
 
+        Parameters
+        ----------
+        subject:
+            The verified name of the sender, part of ``holder``: its forms are counted.
+
         Raises
         ------
+        Exhausted
+            The sender has sent :data:`MAX_SENT` forms within :data:`CLAIM_S`.
         InvalidArgument
             The form is not one that was shown to this sender, or is too old.
         PreconditionFailed
@@ -77,7 +97,7 @@ class Forms:
         if float(shown) <= self._clock() - FORM_S:
             raise InvalidArgument("this form is too old", hint="open it again", details={"field": "form"})
         if (task := self._acting.get(request_id)) is None:
-            task = self._acting[request_id] = asyncio.create_task(self._claimed(request_id, act))
+            task = self._acting[request_id] = asyncio.create_task(self._claimed(subject, request_id, act))
             task.add_done_callback(lambda done: self._forget(request_id, done))
         return await asyncio.shield(task)
 
@@ -88,10 +108,19 @@ class Forms:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _claimed(self, request_id: str, act: Callable[[], Awaitable[str]]) -> str:
-        key, own = self._client.keyspace.answer(f"form.{request_id}"), secrets.token_hex(8)
+    async def _claimed(self, subject: str, request_id: str, act: Callable[[], Awaitable[str]]) -> str:
+        of_sender = f"form.{sha256(subject.encode()).hexdigest()[:16]}."
+        prefix, own = self._client.keyspace.answer(of_sender), secrets.token_hex(8)
+        key = self._client.keyspace.answer(f"{of_sender}{request_id}")
         if (sent := await self._client.get(key)).exists:
             return _outcome_of(sent)
+        # Above the limit there are a few, of forms that are sent at the same time.
+        counted = await self._client.get_range(prefix, prefix_end(prefix), keys_only=True, limit=1)
+        if counted.count >= MAX_SENT:
+            raise Exhausted(
+                f"{MAX_SENT:,} forms were sent within {CLAIM_S // 3600} hours, the limit for one caller",
+                hint="call distop on the command line, or send it again later",
+            )
         lease = await self._client.lease_grant(CLAIM_S)
         claim = Put(key, encode(AnswerRecord(digest=own)), lease)
         try:

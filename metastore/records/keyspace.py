@@ -235,7 +235,7 @@ class Keyspace:
         return b"%s_watermarks.%s." % (self.prefix, escape(table_uuid).encode())
 
     def answer(self, key: str) -> bytes:
-        """The answer to a request of the catalog with this idempotency key; or ``form.<id>`` and
+        """The answer to a request of the catalog with this idempotency key; or ``form.<hash>.<id>`` and
         ``session.<hash>`` of the page."""
         return self.prefix + b"_answers." + escape(key).encode()
 

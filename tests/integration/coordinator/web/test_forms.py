@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from distop.coordinator.web.forms import FORM_S, Forms
-from distop.errors import InvalidArgument, PreconditionFailed, Unavailable
+from distop.errors import Exhausted, InvalidArgument, PreconditionFailed, Unavailable
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import TxnResult
 from distop.metastore.members.installation import page_secret
@@ -136,3 +136,27 @@ async def test_a_claim_that_does_not_count_gives_its_lease_back(
     sent = [form.once(token, "r", "me", act) for form in (here, there)]
     assert "/" in await asyncio.gather(*sent, return_exceptions=True)
     assert len(held) == 1
+
+
+async def test_the_forms_of_one_sender_are_bounded(page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """G3: each holds a lease of etcd. One that was refused does not, and other senders are not held up."""
+    monkeypatch.setattr("distop.coordinator.web.forms.MAX_SENT", 2)
+    here, refusals = page(), [InvalidArgument("type the name")]
+
+    async def act() -> str:
+        if refusals:
+            raise refusals.pop()
+        return "/"
+
+    async def send(request_id: str, subject: str) -> str:
+        token = await here.sign(request_id, subject)
+        return await here.once(token, request_id, subject, act, subject=subject)
+
+    with pytest.raises(InvalidArgument):
+        await send("0", "me")
+    for request_id in ("0", "1"):
+        assert await send(request_id, "me") == "/"
+    with pytest.raises(Exhausted, match="the limit for one caller"):
+        await send("2", "me")
+    assert await send("1", "me") == "/"
+    assert await send("2", "you") == "/"
