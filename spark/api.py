@@ -65,17 +65,17 @@ def read(
         "coordinator": coordinator,
         "snapshotId": "" if snapshot_id is None else str(snapshot_id),
         "asOf": as_of,
-        "branch": branch or "",
-        "filter": filter or "",
         "useIndexes": "" if use_indexes else "false",
         "columns": ",".join(columns or ()),
     }
     if columns is not None and not columns:
         raise PreconditionFailed("no column is requested")
+    chosen = {name: value for name, value in given.items() if value}
+    # Also if they are empty: then they are refused.
+    chosen |= {name: value for name, value in (("branch", branch), ("filter", filter)) if value is not None}
     register(session)
-    _check(read_options({name: value for name, value in given.items() if value}))
-    reader = session.read.format("distop")
-    return reader.options(**{name: value for name, value in given.items() if value}).load()
+    _check(read_options(chosen))
+    return session.read.format("distop").options(**chosen).load()
 
 
 def _check(options: ReadOptions) -> None:

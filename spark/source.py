@@ -87,7 +87,7 @@ def find_snapshot(client: Client, options: ReadOptions) -> TableSnapshot:
     table = find_table(client, options)
     storage = storage_options(table, options)
     if not table.metadata_location:
-        if options.snapshot_id is not None or options.as_of or options.branch:
+        if options.snapshot_id is not None or options.as_of or options.branch is not None:
             raise PreconditionFailed(f"nothing has been published to table {table.name!r}")
         return _empty(table, storage)
     return open_snapshot(
@@ -378,6 +378,12 @@ class SnapshotStreamReader(datasource.DataSourceStreamReader, SupportsTriggerAva
                     hint='name the start: option("startingSnapshot", ID)',
                     details={"field": name},
                 )
+        if options.branch is not None:
+            raise PreconditionFailed(
+                f"a stream reads what is published to the table, and not branch {options.branch!r}",
+                hint='leave out the option "branch", or read the branch in a batch',
+                details={"field": "branch"},
+            )
         self._options, self._schema = options, schema
         self._forget()
 

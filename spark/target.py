@@ -134,9 +134,10 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         **options.common(),
         snapshot_id=int(snapshot) if snapshot else None,
         as_of=options.text("asOf"),
-        branch=options.text("branch") or None,
+        # Empty ones are refused where they are used: they may be variables that were not set.
+        branch=options.text("branch") if options.is_given("branch") else None,
         columns=options.terms("columns"),
-        filter=options.text("filter") or None,
+        filter=options.text("filter") if options.is_given("filter") else None,
         use_indexes=options.flag("useIndexes", default=True),
         split_bytes=int(options.number("splitBytes", DEFAULT_SPLIT_BYTES, least=MIN_SPLIT_BYTES)),
         starting_snapshot=starting,
@@ -185,6 +186,9 @@ class _Options:
             raise _invalid("storage", "storage is not a JSON object")
         address = self.text("coordinator") or default_address()
         return {"table": table, "coordinator": address, "storage": decoded}
+
+    def is_given(self, name: str) -> bool:
+        return name.lower() in self._given
 
     def text(self, name: str) -> str:
         return self._given.get(name.lower(), "").strip()

@@ -189,15 +189,18 @@ def approve(
     table: TableName,
     batch: OnlyBatch = "",
     branch: Annotated[
-        str, typer.Option(metavar="NAME", help="Only if the batch is on this branch, the one looked at.")
-    ] = "",
+        str | None,
+        typer.Option(metavar="NAME", help="Only if the batch is on this branch, the one looked at."),
+    ] = None,
     reason: Reason = "",
 ) -> None:
     """Approve the last batch, so that the next one is applied; or publish the batch that is on a branch.
 
     Example: distop batch approve flights 2013-01-02 --reason 'rows were compared'
     """
-    session.out.show(session.client.table(table).approve_batch(batch, reason, branch=branch))
+    if branch == "":  # perhaps a variable that was not set: no batch is on such a branch
+        raise UsageFault("--branch is empty: name the branch that was looked at, or leave it out")
+    session.out.show(session.client.table(table).approve_batch(batch, reason, branch=branch or ""))
 
 
 @command(batch_group)

@@ -224,14 +224,14 @@ def validate(
         list[str] | None,
         typer.Option(metavar="NAME", help="Only this one, such as day_month=2013-01. Repeatable."),
     ] = None,
-    branch: Annotated[str, typer.Option(metavar="NAME", help="Validate this branch or tag.")] = "",
-    snapshot: Annotated[str, typer.Option(metavar="ID", help="Validate this snapshot.")] = "",
+    branch: Annotated[str | None, typer.Option(metavar="NAME", help="Validate this branch or tag.")] = None,
+    snapshot: Annotated[str | None, typer.Option(metavar="ID", help="Validate this snapshot.")] = None,
     as_of: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="TIME", help="Validate the table as of this time, such as 2024-05-01T08:00:00Z."
         ),
-    ] = "",
+    ] = None,
     publish: Annotated[
         bool, typer.Option("--publish", help="Publish the branch if no rule is broken.")
     ] = False,
@@ -249,9 +249,9 @@ def validate(
         options,
         lambda: handle.validate(
             rules,
-            branch=branch or None,
-            snapshot=snapshot or None,
-            as_of=as_of or None,
+            branch=branch,
+            snapshot=snapshot,
+            as_of=as_of,
             publish=publish or None,
             report_only=report_only or None,
             **how,

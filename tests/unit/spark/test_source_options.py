@@ -67,6 +67,13 @@ def test_a_read_that_makes_no_sense_is_refused_by_name(given: dict[str, str], fi
         read_options({"table": "t", **given})
 
 
+def test_an_empty_branch_or_filter_is_not_taken_for_none() -> None:
+    """S2: a variable that was not set must not read the table instead of a branch, or all of its rows."""
+    given = {"table": "t", "branch": "", "filter": ""}
+    assert (read_options(given).branch, read_options(given).filter) == ("", "")
+    assert (read_options({"table": "t"}).branch, read_options({"table": "t"}).filter) == (None, None)
+
+
 def test_commas_within_parentheses_do_not_part() -> None:
     assert split_terms(" a, bucket[4](b) ,truncate(3, c),") == ("a", "bucket[4](b)", "truncate(3, c)")
     assert split_terms("") == ()

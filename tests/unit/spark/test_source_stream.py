@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 from pyiceberg.table.update import RemoveSnapshotsUpdate
+from pyspark.sql.types import StructType
 
 from distop.errors import Conflict, PreconditionFailed
 from distop.lake.iceberg.metadata_files import TableFile
 from distop.lake.iceberg.snapshots import Draft
 from distop.lake.layout.model import load_metadata
 from distop.lake.rewriting.modes import IcebergOverwrite
-from distop.spark.source import ALL, History, Offset
+from distop.spark.source import ALL, History, Offset, SnapshotStreamReader
+from distop.spark.target import read_options
 from support.tables.formats import in_format
 from support.tables.publishing import Table, local, new_table, rows
 
@@ -54,6 +56,14 @@ def test_batches_are_bounded_and_lose_and_double_nothing(tmp_path: Path) -> None
     assert sorted(found) == table.data_files()
     assert place == Offset(snapshot=last)
     assert [file.path for file in known.range(start, place)] == found
+
+
+@pytest.mark.parametrize(("option", "value"), [("snapshotId", "1"), ("asOf", "2026-01-01"), ("branch", "b")])
+def test_what_a_stream_cannot_read_is_refused_and_not_the_table_read_instead(option: str, value: str) -> None:
+    """P12: rows of the table are none of a branch."""
+    with pytest.raises(PreconditionFailed) as refused:
+        SnapshotStreamReader(read_options({"table": "t", option: value}), StructType())
+    assert refused.value.details == {"field": option}
 
 
 def test_a_query_may_begin_with_nothing_or_after_a_snapshot(tmp_path: Path) -> None:
