@@ -13,7 +13,7 @@ from support.repository import TESTS
 from support.sources.kafka import Brokers
 from truth import inferred
 from truth.__main__ import measure
-from truth.installation import Installation, installed
+from truth.installation import PATIENCE_S, Installation, installed
 from truth.page import PAGE, page
 from truth.readers import READERS
 from truth.references import disagreements
@@ -46,6 +46,11 @@ def test_another_program_has_the_expected_values() -> None:
 def installation(etcd: EtcdProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
     config = EtcdConfig(endpoints=(etcd.endpoint,), prefix="truth")
     with installed(config, tmp_path_factory.mktemp("truth")) as running:
+        # The first operation starts the processes that plan and read for all others.
+        rows = running.folder / "first.csv"
+        rows.write_text("id\n1\n")
+        running.client.create_table("first", f"file://{running.folder}/tables/first")
+        running.client.start("first", "ingest", {"paths": str(rows)}).result(timeout_s=PATIENCE_S)
         yield running
 
 
