@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections import defaultdict
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from itertools import accumulate
@@ -12,7 +13,7 @@ import msgspec
 from google.protobuf.message import Message
 
 from distop.coordinator.access.callers import caller
-from distop.coordinator.views.operations import ENDED_STATES, from_ended, read_live, unreadable
+from distop.coordinator.views.operations import ENDED_STATES, ended_state, from_ended, read_live, unreadable
 from distop.errors import (
     Compacted,
     CorruptRecord,
@@ -220,22 +221,29 @@ async def _by_table(
             names = [name for name in listed if sees(name)]
             for first in range(0, len(names), TOGETHER):
                 tables = [client.keyspace.table(name) for name in names[first : first + TOGETHER]]
-                gets = [get for keys in tables for get in _peeks(keys, live=live)]
-                each = len(gets) // len(tables)
-                read = await client.read_many(gets, revision=token.revision)
+                peeks = [] if live else [_peek(keys) for keys in tables]
+                read = await client.read_many([_active_of(tables), *peeks], revision=token.revision)
+                active: defaultdict[str, list[OperationId]] = defaultdict(list)
+                for operation, _ in named(read.got(0), client.keyspace.parse_active):
+                    active[operation.table].append(operation)
                 for number, keys in enumerate(tables):
-                    results = [read.got(number * each + at) for at in range(each)]
+                    running, ended = active[keys.name], [] if live else read.got(number + 1)
                     looked += 1
-                    if any(results) or number == len(tables) - 1:
-                        matches = await _operations_of(client, keys, request, token.revision, *results)
+                    if running or ended or number == len(tables) - 1:
+                        matches = await _operations_of(client, keys, request, token.revision, running, ended)
                         yield keys.name, matches, looked
 
 
-def _peeks(keys: TableKeys, *, live: bool) -> tuple[Get, ...]:
-    """The active operations of a table, and the first ended ones if they were requested."""
-    active = keys.keyspace.active + escape(keys.name).encode() + b"."
-    history = Get(keys.history_prefix, prefix_end(keys.history_prefix), limit=PEEKED)
-    return Get(active, prefix_end(active), keys_only=True), *(() if live else (history,))
+def _active_of(tables: Sequence[TableKeys]) -> Get:
+    """The active operations of tables, in one range, which may have some of others: few operations are
+    active, and most tables have none."""
+    prefixes = [keys.keyspace.active + escape(keys.name).encode() + b"." for keys in tables]
+    return Get(min(prefixes), prefix_end(max(prefixes)), keys_only=True)
+
+
+def _peek(keys: TableKeys) -> Get:
+    """The first ended operations of a table."""
+    return Get(keys.history_prefix, prefix_end(keys.history_prefix), limit=PEEKED)
 
 
 async def _tables(
@@ -270,16 +278,17 @@ async def _operations_of(
     keys: TableKeys,
     request: pb.ListOperationsRequest,
     revision: int,
-    active: list[KeyValue],
-    history: Sequence[KeyValue] = (),
+    active: Sequence[OperationId],
+    history: Sequence[KeyValue],
 ) -> list[pb.Operation]:
-    """Those of one table, given the keys of its active operations and the first of its history.
+    """Those of one table, given its active operations and the first keys of its history.
 
     What cannot be read has no state, and so is in every list.
     """
     since = request.since.ToNanoseconds()
     messages: dict[OperationId, pb.Operation] = {}
-    for operation, _ in named(active, keys.keyspace.parse_active):
+    wanted = set(request.states)
+    for operation in active:
         if request.type not in ("", operation.type):
             continue
         try:
@@ -291,11 +300,15 @@ async def _operations_of(
     if len(history) == PEEKED:
         history = (await client.scan(keys.history_prefix, revision=revision)).kvs
     for operation, kv in named(history, keys.keyspace.parse_history):
-        if request.type in ("", operation.type):
-            ended = from_ended(operation, kv, revision)
-            if not ended.state or ended.finished_at.ToNanoseconds() >= since:
-                messages[operation] = ended
-    wanted = set(request.states)
+        if request.type not in ("", operation.type):
+            continue
+        state = ended_state(kv)
+        if wanted and state and state not in wanted:
+            messages.pop(operation, None)
+            continue
+        ended = from_ended(operation, kv, revision)
+        if not ended.state or ended.finished_at.ToNanoseconds() >= since:
+            messages[operation] = ended
     chosen = [
         message for message in messages.values() if not wanted or not message.state or message.state in wanted
     ]

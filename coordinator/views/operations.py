@@ -302,6 +302,15 @@ def from_record(operation: OperationId, history: KeyValue, revision: int = 0) ->
     return from_history(operation, record, revision or history.mod_revision)
 
 
+def ended_state(history: KeyValue) -> int:
+    """The state that :func:`from_ended` gives an operation, without the rest of it; 0: none is known."""
+    try:
+        record = decode(history.value, HistoryRecord, history.key)
+    except CorruptRecord:
+        return pb.OPERATION_STATE_UNSPECIFIED
+    return _ENDED.get(record.outcome, pb.OPERATION_STATE_UNSPECIFIED)
+
+
 def from_ended(operation: OperationId, history: KeyValue, revision: int = 0) -> pb.Operation:
     """As :func:`from_record`, for lists: a record that cannot be read hides none of the others."""
     try:
