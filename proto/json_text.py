@@ -1,6 +1,6 @@
 """JSON in the text fields of the API (``argument_json``, ``options_json``, ``facts_json``), on both sides;
-and what page and command line show alike: facts with a form of their own, sizes, and characters that would
-not be seen.
+and what page and command line show alike: values, facts with a form of their own, sizes, durations, and
+characters that would not be seen.
 
 Numbers are what was written: a whole number stays one, however large (up to 64 bits, as stored in etcd).
 Refused is what JSON does not know, or readers understand differently: NaN, keys that stand twice, text that
@@ -152,6 +152,36 @@ def printable(text: str) -> str:
     return "".join(
         letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text
     )
+
+
+def text_of(value: Any) -> str:
+    """Any value of JSON, on one line."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}={text_of(item)}" for name, item in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(map(text_of, value))
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)  # the notation of arguments
+    if isinstance(value, int) and abs(value) < 1 << 53:
+        return f"{value:,}"
+    return str(value)
+
+
+def duration(seconds: float | None) -> str:
+    """``"310 ms"``, ``"1.31 s"``, ``"12.3 s"``, ``"4 min 10 s"``, ``"2 h 5 min"``; empty if it is unknown."""
+    if seconds is None:
+        return ""
+    if seconds < 1:
+        return f"{round(max(seconds, 0.0) * 1000)} ms"
+    if seconds < 10:
+        return f"{seconds:.2f} s"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min"
 
 
 def in_bytes(size: int) -> str:

@@ -14,12 +14,10 @@ from distop.cli.output.texts import (
     STATE_STYLES,
     became,
     counts,
-    duration,
     in_series,
     shown,
     skip_reason,
     state_of,
-    text_of,
 )
 from distop.client import (
     AuditEntry,
@@ -32,7 +30,7 @@ from distop.client import (
     Snapshot,
     Table,
 )
-from distop.proto.json_text import printable
+from distop.proto.json_text import duration, printable, text_of
 
 T = TypeVar("T")
 

@@ -26,7 +26,6 @@ from distop.cli.output.texts import (
     content_pairs,
     counts,
     doctor_lines,
-    duration,
     event_lines,
     failed_partitions,
     fields_of,
@@ -37,7 +36,6 @@ from distop.cli.output.texts import (
     shown,
     some_hosts,
     state_of,
-    text_of,
     when,
     worker_lines,
 )
@@ -56,7 +54,7 @@ from distop.client import (
     Watermarks,
 )
 from distop.errors import DistopError
-from distop.proto.json_text import LINKS, links_of, printable, series_of
+from distop.proto.json_text import LINKS, duration, links_of, printable, series_of, text_of
 
 if TYPE_CHECKING:
     from distop.executor.checking.spark_setup import WorkerFinding

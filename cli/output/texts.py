@@ -1,4 +1,4 @@
-"""Text for people: states, counts, durations, operations, tables, findings, entries of the audit trail."""
+"""Text for people: states, counts, operations, tables, findings, entries of the audit trail."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from distop.client import (
     TableContent,
 )
 from distop.client.model import Model
-from distop.proto.json_text import in_bytes, printable, series_of, violations_of
+from distop.proto.json_text import in_bytes, printable, series_of, text_of, violations_of
 
 if TYPE_CHECKING:
     from distop.executor.checking.spark_setup import WorkerFinding
@@ -80,21 +80,6 @@ def broken_rules(facts: Mapping[str, Any]) -> str:
     rules = facts.get("violatedRules")
     left = rules - len(lines) if isinstance(rules, int) else 0
     return "\n".join([*lines, f"and {left:,} more rules"] if lines and left > 0 else lines)
-
-
-def duration(seconds: float | None) -> str:
-    """``"0.31 s"``, ``"12.3 s"``, ``"4 min 10 s"``, ``"2 h 5 min"``."""
-    if seconds is None:
-        return ""
-    if seconds < 10:
-        return f"{seconds:.2f} s"
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min"
 
 
 _MOST_FAILED = 20
@@ -205,19 +190,6 @@ def shown(value: Any) -> str:
     if value is None:
         return ""
     return when(value) if isinstance(value, datetime) else text_of(value)
-
-
-def text_of(value: Any) -> str:
-    """Any value of JSON, on one line."""
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name}={text_of(item)}" for name, item in value.items())
-    if isinstance(value, list | tuple):
-        return ", ".join(map(text_of, value))
-    if isinstance(value, bool):
-        return str(value).lower()  # the notation of arguments
-    if isinstance(value, int) and abs(value) < 1 << 53:
-        return f"{value:,}"
-    return str(value)
 
 
 def completion_line(operation: Operation) -> str:

@@ -200,6 +200,7 @@ COMMANDS = {
     "pause-schedule": "distop schedule pause {} {}",
     "resume-schedule": "distop schedule resume {} {}",
     "run-schedule": "distop schedule run {} {} --tick {}",
+    "executor": "distop executor",
     "doctor": "distop cluster doctor",
     "doctor-fix": "distop cluster doctor --fix",
     "set-rules": "distop table alter {} --checks RULES",

@@ -135,6 +135,7 @@ class WebServer:
         self._reads = Reads(self._client, answering, following, wall=wall)
         self._answers = Answers()
         self._shared_secret = b""
+        self._identifies_callers = calls.gate.identifies_callers
         self._access = PageAccess(calls.gate, self._client, secure=tls is not None)
         self._forms = Forms(self._client, self._secret)
         self._doing = Doing(calls, self._access, answering, wall, self._forms)
@@ -267,7 +268,12 @@ class WebServer:
 
     def _render(self, template: str, **values: object) -> str:
         return render(
-            template, keyspace=self._client.keyspace.name, member=self._member(), now=self._wall(), **values
+            template,
+            keyspace=self._client.keyspace.name,
+            member=self._member(),
+            now=self._wall(),
+            identifies_callers=self._identifies_callers,
+            **values,
         )
 
     def _problem(self, error: DistopError, address: str = "", again: str = "", back: str = "") -> Response:

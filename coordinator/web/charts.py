@@ -74,12 +74,12 @@ class Chart:
     lines: Sequence[Line]
     highest: int
     begin: float
-    end: float
-    """In seconds since the epoch."""
+    """In seconds since the epoch; it ends now."""
 
 
-def over_time(snapshots: Iterable[pb.Snapshot]) -> list[Chart]:
-    """How a table's rows and files have become what they are; nothing with less than two snapshots."""
+def over_time(snapshots: Iterable[pb.Snapshot], now: float) -> list[Chart]:
+    """How a table's rows and files have become what they are ``now``, in seconds since the epoch; nothing
+    with less than two snapshots."""
     history = sorted(
         (snapshot for snapshot in snapshots if snapshot.in_history),
         key=lambda snapshot: seconds_of(snapshot.committed_at),
@@ -89,7 +89,8 @@ def over_time(snapshots: Iterable[pb.Snapshot]) -> list[Chart]:
         known = [snapshot for snapshot in history if all(snapshot.HasField(field) for field in fields)]
         if len(known) < 2:
             continue
-        begin, end = seconds_of(known[0].committed_at), seconds_of(known[-1].committed_at)
+        begin = seconds_of(known[0].committed_at)
+        end = max(now, seconds_of(known[-1].committed_at))  # by the clocks of other programs
         scale = WIDTH / max(end - begin, 1e-3)
         highest = max(getattr(snapshot, field) for snapshot in known for field in fields)
         lines = []
@@ -99,8 +100,9 @@ def over_time(snapshots: Iterable[pb.Snapshot]) -> list[Chart]:
                 y = HEIGHT * (1 - getattr(snapshot, field) / max(highest, 1))
                 x = (seconds_of(snapshot.committed_at) - begin) * scale
                 path += f"H{x:.1f}V{y:.1f}" if path else f"M0 {y:.1f}"
+            path += f"H{WIDTH:.1f}"
             lines.append(Line(field.replace("_", " "), getattr(known[-1], field), path))
-        charts.append(Chart(title, lines, highest, begin, end))
+        charts.append(Chart(title, lines, highest, begin))
     return charts
 
 

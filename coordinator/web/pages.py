@@ -7,7 +7,7 @@ undefined name in a template is an error, never an empty text.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -26,7 +26,7 @@ from distop.coordinator.web.actions import Action, command
 from distop.coordinator.web.reads import Failure, grouped
 from distop.proto import distop_pb2 as pb
 from distop.proto import json_text
-from distop.proto.json_text import from_json, printable, violations_of
+from distop.proto.json_text import LINKS, from_json, links_of, printable, text_of, violations_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ BATCHES = {
     "approval": "approval",
     "failed": "failed",
     "skipped": "skipped",
-    "rewritten": "approval",
+    "rewritten": "rewritten",
 }
 """The states of a batch, and how each looks."""
 
@@ -159,6 +159,12 @@ LARGE_GRID = 2000
 SHORT = 120
 """Characters of an argument in lists."""
 
+LINES = 20
+"""Lines of a value."""
+
+MOMENT = "%Y-%m-%d %H:%M:%S UTC"
+"""How a moment is written."""
+
 
 def render(template: str, **values: object) -> str:
     """A whole page.
@@ -169,9 +175,11 @@ def render(template: str, **values: object) -> str:
         What the template shows; and on every page ``keyspace`` (the first component of the coordinator's
         keys, which names the installation), ``member`` (its id; empty before it has a lease), ``now``
         (seconds since the Unix epoch) and ``address`` (where the page asks again; empty: nowhere). What its
-        reader may do is chosen by ``offered``: everything, unless it is given.
+        reader may do is chosen by ``offered``: everything, unless it is given. Nobody can sign in, unless the
+        coordinator ``identifies_callers``.
     """
-    return ENVIRONMENT.get_template(template).render({"offered": _all, **values})
+    given = {"offered": _all, "identifies_callers": False, **values}
+    return ENVIRONMENT.get_template(template).render(given)
 
 
 def _all(possible: Iterable[Action], running: Iterable[str] = ()) -> list[Action]:
@@ -202,6 +210,12 @@ def failures_of(grid: JobGrid | None, facts: Mapping[str, Any]) -> list[Failure]
     named: Any = facts.get("failedPartitions") if grid is None else grid.failures
     known = isinstance(named, Mapping) and all(isinstance(error, str) for error in named.values())
     return grouped(named) if known else []
+
+
+def others_of(facts: Mapping[str, Any], failures: Sequence[Failure]) -> dict[str, Any]:
+    """The facts that the page of an operation shows nowhere else."""
+    elsewhere = {"violations": violations_of(facts), "failedPartitions": failures, LINKS: links_of(facts)}
+    return {name: value for name, value in facts.items() if not elsewhere.get(name)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,9 +254,14 @@ def percent(jobs: pb.JobCounts) -> int:
 
 
 def short(argument: Mapping[str, Any]) -> str:
-    """The argument, in one line of a table."""
-    text = ", ".join(f"{name}={value}" for name, value in argument.items())
+    """The argument, in one line of a table; of many values the first one."""
+    text = ", ".join(f"{name}={_first_of(value)}" for name, value in argument.items())
     return text if len(text) <= SHORT else f"{text[:SHORT]}…"
+
+
+def _first_of(value: Any) -> str:
+    more = len(value) - 1 if isinstance(value, list) else 0
+    return f"{text_of(value[0])} and {more:,} more" if more > 0 else text_of(value)
 
 
 def _readable(value: Any) -> Any:

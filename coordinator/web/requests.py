@@ -130,7 +130,10 @@ async def errors_of(path: str, limit_s: float = REQUEST_S) -> AsyncIterator[None
         async with asyncio.timeout(limit_s):
             yield
     except TimeoutError:
-        raise DeadlineExceeded(f"{path} took longer than {limit_s:g} s") from None
+        raise DeadlineExceeded(
+            f"{path} took longer than {limit_s:g} s",
+            hint="open it again: the coordinator, etcd or the storage is busy",
+        ) from None
     except DistopError:
         raise
     except Exception as error:

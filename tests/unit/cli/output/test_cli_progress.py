@@ -6,9 +6,9 @@ from dataclasses import replace
 from rich.console import Console
 
 from distop.cli.output.human import MOST_CELLS, ProgressView, follow
-from distop.cli.output.texts import counts, duration, state_of
+from distop.cli.output.texts import counts, state_of
 from distop.client import Completion, JobCounts, JobUpdate, Operation, OperationState, OperationUpdate
-from distop.proto.json_text import printable
+from distop.proto.json_text import duration, printable
 
 NAME = "flights/ingest/1"
 
@@ -68,7 +68,7 @@ def test_very_many_partitions_are_one_bar() -> None:
 def test_no_partitions_at_all() -> None:
     view = ProgressView(lambda: 0.0)
     view.apply(update(0, state="committing"))
-    assert drawn(view).split() == [NAME, "committing", "0/0", "0.00", "s"]
+    assert drawn(view).split() == [NAME, "committing", "0/0", "0", "ms"]
 
 
 def test_few_failures_are_shown_of_many() -> None:
@@ -102,9 +102,10 @@ def test_a_terminal_shows_it_live() -> None:
 
 def test_progress_is_worded_for_people() -> None:
     assert counts(JobCounts(1200, 40, 2)) == "40/1,200, 2 failed"
-    assert [duration(s) for s in (None, 0.314, 12.34, 250, 7500)] == [
+    assert [duration(s) for s in (None, 0.314, 1.314, 12.34, 250, 7500)] == [
         "",
-        "0.31 s",
+        "314 ms",
+        "1.31 s",
         "12.3 s",
         "4 min 10 s",
         "2 h 5 min",

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from jinja2 import UndefinedError
 
 from distop.coordinator.views.why import Mood, Need, Reason
-from distop.coordinator.web.charts import phases
-from distop.coordinator.web.pages import ENVIRONMENT, render
+from distop.coordinator.web.charts import over_time, phases
+from distop.coordinator.web.pages import ENVIRONMENT, LINES, render, short
 from distop.coordinator.web.reads import OperationPage, grouped
 from distop.errors import NotFound
 from distop.proto import distop_pb2 as pb
@@ -80,6 +80,12 @@ def test_a_template_has_no_way_past_the_environment(template):
     assert not re.search(r"<script(?! src=)|\sstyle=|\son\w+=", source)
 
 
+def test_each_column_that_has_a_style_is_one_of_a_page():
+    columns = set(re.findall(r'data-column="([^"]+)"', (PAGE / "page.css").read_text()))
+    templates = "".join(file.read_text() for file in PAGE.glob("*.html"))
+    assert columns - set(re.findall(r'"([^"\n]+)"', templates)) == set()
+
+
 def test_a_missing_value_of_a_page_is_an_error():
     with pytest.raises(UndefinedError, match="'address' is undefined"):
         render("problem.html", error=NotFound("there is no such page"))
@@ -90,11 +96,23 @@ def test_invisible_characters_are_shown_by_their_codes():
     assert printable("日本 مرحبا <b>") == "日本 مرحبا <b>"
 
 
+FRAME: dict[str, Any] = {"keyspace": "distOp", "member": "c1", "now": 1_100.0, "address": "/operation"}
+
+
 def shown(operation: pb.Operation, **fields: Any) -> str:
     """The page of an operation."""
     view = OperationPage(operation=operation, **fields)
-    frame = {"keyspace": "distOp", "member": "c1", "now": 1_100.0, "address": "/operation"}
-    return render("operation.html", view=view, jobs="", start=0, **frame)
+    return render("operation.html", view=view, jobs="", start=0, **FRAME)
+
+
+def test_what_cannot_be_read_in_time_runs_all_the_same():
+    """U1, U4: the overview counts operations from an index, and then looks at each."""
+    view = {"tables": [], "next_after": "", "live": [], "active": 2, "members": [], "recent": []}
+    page = read(render("overview.html", view=view, **FRAME)).text
+    assert "2 active operations" in page
+    assert "Nothing is running" not in page
+    assert "2 are active and not shown here" in page
+    assert "Nothing is running" in render("overview.html", view=view | {"active": 0}, **FRAME)
 
 
 def test_a_parked_operation_is_red_and_says_what_it_waits_for():
@@ -135,6 +153,38 @@ def test_phases_follow_the_events_whatever_the_clocks_say():
     found = [(phase.name, phase.seconds, phase.width) for phase in phases(events, 150.0)]
     assert found == [("waiting", 10, 200), ("running", 0, 0), ("completing", 40, 800)]
     assert phases([], 1.0) == []
+
+
+def test_a_count_lasts_until_now_whatever_the_clocks_say():
+    first, last = (
+        pb.Snapshot(in_history=True, rows=rows, committed_at=timestamp(at))
+        for rows, at in ((1, 100), (4, 150))
+    )
+    (rows,) = over_time([last, first], 200.0)
+    assert (rows.title, rows.highest, rows.begin) == ("Rows", 4, 100.0)
+    assert [(line.last, line.path) for line in rows.lines] == [(4, "M0 75.0H500.0V0.0H1000.0")]
+    (early,) = over_time([first, last], 120.0)
+    assert early.lines[0].path == "M0 75.0H1000.0V0.0H1000.0"
+    assert over_time([first], 200.0) == []
+
+
+def test_values_are_written_as_on_the_command_line():
+    """U1: JSON in the notation of arguments, numbers with separators, one line for each of several."""
+    paths = [f"/in/{number}.csv" for number in range(LINES + 3)]
+    assert short({"paths": paths, "header": True}) == f"paths=/in/0.csv and {LINES + 2} more, header=true"
+    argument = json.dumps({"paths": paths, "header": True, "limit": 1000, "of": {"a": None}})
+    operation = pb.Operation(
+        name="t/k/1", type="k", instance=1, state=pb.SUCCEEDED, argument_json=argument, events=[pb.Event()]
+    )
+    operation.started_at.FromSeconds(1_000)
+    operation.finished_at.FromMilliseconds(1_001_310)
+    page = shown(operation)
+    for text in ("true", "1,000", "a=null", *paths[:LINES]):
+        assert f"<code>{text}</code>" in page
+    assert paths[LINES] not in page
+    assert "and 3 more" in page
+    assert "<dd>1.31 s</dd>" in page
+    assert ">1970-01-01 00:16:40 UTC</time>" in page
 
 
 def test_failures_are_grouped_by_what_they_say():
