@@ -23,12 +23,12 @@ _settled: set[int] = set()
 
 
 def trivial(numbers: Iterable[int]) -> Iterator[int]:
-    """What a task does."""
+    """A task: it counts its numbers."""
     yield sum(1 for _ in numbers)
 
 
 def trivial_tuned(numbers: Iterable[int]) -> Iterator[int]:
-    """The same, with what our runner does once per worker."""
+    """A task as distop's runner prepares it: garbage collection is frozen once per worker."""
     if os.getpid() not in _settled:
         _settled.add(os.getpid())
         gc.collect()

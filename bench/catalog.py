@@ -3,8 +3,8 @@
     make bench-catalog
 
 Four processes commit for some seconds, to one table all of them, then each to any of 100 tables: a property
-of the table changes, so that what is measured is the catalog. Who loses a race loads the table and commits
-again; only commits that have happened count. Then one process loads tables. In turns, in one run:
+of the table changes, so that what is measured is the catalog. A writer that loses a race loads the table and
+commits again; only commits that have succeeded count. Then one process loads tables. In turns, in one run:
 pyiceberg's ``SqlCatalog`` on SQLite, which Python programs use without a server, and on PostgreSQL;
 distop's ``EtcdCatalog``, which is the same to a program; and pyiceberg's ``RestCatalog`` with a
 coordinator, and with Iceberg's own REST service (in Java, over PostgreSQL). Metadata is on one disk; the
@@ -41,23 +41,23 @@ ROUNDS = int(sys.argv[1]) if sys.argv[1:2] and sys.argv[1].isdecimal() else size
 DRIVERS = ("sqlalchemy==2.*", "psycopg2-binary==2.*")
 SCHEMA = Schema(NestedField(1, "id", LongType()))
 LIBRARIES = Path(__file__).resolve().parents[1] / "build/bench"
-DOORS = {
+CATALOGS = {
     "sqlite": "SqlCatalog on SQLite",
     "postgres": "SqlCatalog on PostgreSQL",
     "java": "RestCatalog, Iceberg's own service",
     "etcd": "EtcdCatalog",
     "rest": "RestCatalog, one coordinator",
 }
-OURS = ("etcd", "rest")
+OF_DISTOP = ("etcd", "rest")
 
 
 def name_of(number: int) -> tuple[str, str]:
     return ("bench", f"t{number}")
 
 
-def work(given: str, number: int, tables: int, go: Path) -> None:
-    """One writer: prints how often it has committed in its time."""
-    catalog, chance, done = opened(json.loads(given)), Random(number), 0
+def work(properties: str, number: int, tables: int, go: Path) -> None:
+    """One writer: prints how many commits it has made in :data:`SECONDS`, once the file ``go`` exists."""
+    catalog, chance, done = opened(json.loads(properties)), Random(number), 0
     catalog.load_table(name_of(0))
     print("ready", flush=True)
     while not go.exists():
@@ -77,7 +77,7 @@ def opened(properties: dict[str, str]) -> Catalog:
 
 
 def rate(properties: dict[str, str], tables: int, folder: Path) -> float:
-    """Commits per second of all writers."""
+    """Commits per second of all writers together, to so many tables."""
     go = folder / f"go-{time.monotonic_ns()}"
     path = os.pathsep.join((str(LIBRARIES), os.environ.get("PYTHONPATH", "")))
     writers = [
@@ -108,32 +108,32 @@ def loads(properties: dict[str, str]) -> float:
     return statistics.median(taken)
 
 
-def measure(doors: dict[str, dict[str, str]], folder: Path) -> dict[str, dict[str, float]]:
-    """Of each door: commits per second to one table and to all, and seconds of a load."""
-    best = {door: {"one": 0.0, "all": 0.0, "load": float("inf")} for door in doors}
-    for door in doors:
-        if door == "rest":  # it serves the tables of etcd
+def measure(catalogs: dict[str, dict[str, str]], folder: Path) -> dict[str, dict[str, float]]:
+    """For each catalog: commits per second to ``one`` table and to ``all``, and the seconds of a ``load``."""
+    best = {name: {"one": 0.0, "all": 0.0, "load": float("inf")} for name in catalogs}
+    for name, properties in catalogs.items():
+        if name == "rest":  # it serves the tables of etcd
             continue
-        catalog = opened(doors[door])
+        catalog = opened(properties)
         catalog.create_namespace("bench")
         for number in range(TABLES):
             catalog.create_table(name_of(number), SCHEMA)
     for _ in range(ROUNDS):
-        for door, properties in doors.items():
-            found = best[door]
-            found["one"] = max(found["one"], rate(properties, 1, folder))
-            found["all"] = max(found["all"], rate(properties, TABLES, folder))
-            found["load"] = min(found["load"], loads(properties))
+        for name, properties in catalogs.items():
+            figures = best[name]
+            figures["one"] = max(figures["one"], rate(properties, 1, folder))
+            figures["all"] = max(figures["all"], rate(properties, TABLES, folder))
+            figures["load"] = min(figures["load"], loads(properties))
     return best
 
 
-def over(ours: dict[str, float], peers: dict[str, dict[str, float]]) -> float:
-    """The smallest of the ratios of our two rates to those of the peers."""
-    return round(min(ours[rate] / of[rate] for of in peers.values() for rate in ("one", "all")), 2)
+def over(distop: dict[str, float], peers: dict[str, dict[str, float]]) -> float:
+    """The smallest ratio of a rate of distop's to the same rate of a peer: the bar holds for each of them."""
+    return round(min(distop[rate] / of[rate] for of in peers.values() for rate in ("one", "all")), 2)
 
 
 def install() -> None:
-    """What is compared with, in a folder of its own."""
+    """Install the drivers that the peers need into :data:`LIBRARIES`, for this benchmark alone."""
     if not is_small():
         pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
         subprocess.run([*pip, "install", "--upgrade", "--target", str(LIBRARIES), *DRIVERS], check=True)
@@ -152,7 +152,7 @@ def main() -> None:
         warehouse = f"file://{folder}/etcd-tables"
         served = ("--listen", "127.0.0.1:0", "--catalog", address, "--warehouse", warehouse)
         processes.start("coordinator", "coordinator", *served)
-        doors = {
+        catalogs = {
             "sqlite": {
                 "type": "sql",
                 "uri": f"sqlite:///{folder}/catalog.db",
@@ -166,37 +166,37 @@ def main() -> None:
             "rest": {"type": "rest", "uri": f"http://{address}"},
         }
         if without := "--small" if is_small() else missing():
-            print(f"left out: {DOORS['postgres']} and {DOORS['java']}: {without}")
+            print(f"left out: {CATALOGS['postgres']} and {CATALOGS['java']}: {without}")
         else:
             database = ending.enter_context(postgres())
-            doors["postgres"] = {
+            catalogs["postgres"] = {
                 "type": "sql",
                 "uri": f"postgresql+psycopg2://{USER}@{database}",
                 "warehouse": f"file://{folder}/postgres-tables",
             }
             another = ending.enter_context(rest_service(ending.enter_context(postgres()), folder / "java"))
-            doors["java"] = {"type": "rest", "uri": another}
-        found = measure({door: doors[door] for door in DOORS if door in doors}, folder)
-    ours, rest = found["etcd"], found["rest"]
-    peers = {door: of for door, of in found.items() if door not in OURS}
+            catalogs["java"] = {"type": "rest", "uri": another}
+        best = measure({name: catalogs[name] for name in CATALOGS if name in catalogs}, folder)
+    etcd_catalog, rest = best["etcd"], best["rest"]
+    peers = {name: of for name, of in best.items() if name not in OF_DISTOP}
     rows = [
-        (DOORS[door], f"{of['one']:.0f}", f"{of['all']:.0f}", f"{of['load'] * 1e3:.1f}")
-        for door, of in found.items()
+        (CATALOGS[name], f"{of['one']:.0f}", f"{of['all']:.0f}", f"{of['load'] * 1e3:.1f}")
+        for name, of in best.items()
     ]
     headings = ("catalog", "commits/s, one table", f"commits/s, {TABLES} tables", "load, p50 ms")
     print_table(f"{WRITERS} processes that commit", headings, rows)
     print_json(
-        commits_per_s_one=round(ours["one"], 1),
-        commits_per_s_100=round(ours["all"], 1),
-        load_p50_ms=round(ours["load"] * 1e3, 2),
-        over_peer=over(ours, peers),
+        commits_per_s_one=round(etcd_catalog["one"], 1),
+        commits_per_s_100=round(etcd_catalog["all"], 1),
+        load_p50_ms=round(etcd_catalog["load"] * 1e3, 2),
+        over_peer=over(etcd_catalog, peers),
         rest_commits_per_s_one=round(rest["one"], 1),
         rest_commits_per_s_100=round(rest["all"], 1),
         rest_load_p50_ms=round(rest["load"] * 1e3, 2),
         rest_over_peer=over(rest, peers),
-        **{f"over_{door}": over(ours, {door: of}) for door, of in peers.items()},
-        **{f"rest_over_{door}": over(rest, {door: of}) for door, of in peers.items()},
-        **{f"{door}_load_p50_ms": round(of["load"] * 1e3, 2) for door, of in peers.items()},
+        **{f"over_{name}": over(etcd_catalog, {name: of}) for name, of in peers.items()},
+        **{f"rest_over_{name}": over(rest, {name: of}) for name, of in peers.items()},
+        **{f"{name}_load_p50_ms": round(of["load"] * 1e3, 2) for name, of in peers.items()},
     )
 
 

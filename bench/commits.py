@@ -83,7 +83,7 @@ class BenchTable:
         return JobRecord(state="success", attempt="bench", result=writer.finish())
 
     def commit(self, view: OperationView, step: TransactionalStep) -> float:
-        """Publish; seconds it took. What a coordinator sweeps after it is swept, off the clock."""
+        """Publish; the seconds it took. What a coordinator sweeps afterwards is swept, and not timed."""
         began = time.perf_counter()
         keys = self._keys
         read = self._etcd.txn(Txn(then=(Get(keys.head), Get(keys.watermarks))))
@@ -112,8 +112,8 @@ def _etcd(folder: Path) -> Iterator[SyncEtcd]:
             store.close()
 
 
-def _one(table: BenchTable, number: int) -> float:
-    """Append one file; seconds."""
+def _append(table: BenchTable, number: int) -> float:
+    """Append one file; the seconds of its commit."""
     return table.commit(table.write([range(number % 50, number % 50 + 1)]), IcebergAppend())
 
 
@@ -124,15 +124,15 @@ def early_and_late(etcd: SyncEtcd, folder: Path, commits: int) -> tuple[float, f
     """
     old = BenchTable(etcd, folder, "old")
     for number in range(commits - TURNS // 2):
-        _one(old, number)
+        _append(old, number)
     early, late = [], []
     for turn in range(TURNS):
         if turn % len(range(*EARLY)) == 0:
             young = BenchTable(etcd, folder, f"young{turn}")
             for number in range(EARLY[0]):
-                _one(young, number)
-        early.append(_one(young, turn))
-        late.append(_one(old, turn))
+                _append(young, number)
+        early.append(_append(young, turn))
+        late.append(_append(old, turn))
     return statistics.median(early), statistics.median(late)
 
 
@@ -144,15 +144,15 @@ def thousand_commits() -> dict[int, float]:
 
 
 def _large_commits(etcd: SyncEtcd, folder: Path, sizes: Sequence[int]) -> list[tuple[int, float, float]]:
-    """Files, seconds of an append of so many partitions, seconds of replacing them all."""
-    found = []
+    """Partitions, seconds of appending one file to each, seconds of replacing them all."""
+    taken = []
     for size in sizes:
         table = BenchTable(etcd, folder, f"large{size}")
         jobs = [range(start, start + JOB_FILES) for start in range(0, size, JOB_FILES)]
         appended = table.commit(table.write(jobs), IcebergAppend())
         replaced = table.commit(table.write(jobs), IcebergOverwritePartitions())
-        found.append((size, appended, replaced))
-    return found
+        taken.append((size, appended, replaced))
+    return taken
 
 
 def main() -> None:

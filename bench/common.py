@@ -25,6 +25,7 @@ from rich.table import Table
 from distop.client import AsyncClient
 from distop.errors import DeadlineExceeded
 from distop.lake.storage.allowed import ALL
+from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess, find_etcd
 from distop.process.loop import event_loop
@@ -42,12 +43,12 @@ SKIPPED = 77
 
 
 def is_small() -> bool:
-    """Whether it is only to be seen that the benchmark runs."""
+    """Whether ``--small`` was given: the run only shows that the benchmark works."""
     return _SMALL in os.environ
 
 
 def sized(full: T, small: T) -> T:
-    """A size of what is measured."""
+    """The size of a measurement: ``full``, or ``small`` with ``--small``."""
     return small if is_small() else full
 
 
@@ -106,7 +107,7 @@ class Processes:
         return process.pid
 
     def reap(self, pid: int) -> None:
-        """Wait for a process that was told to end."""
+        """Wait until a process has ended that was sent a signal; at most 30 s."""
         self._running.pop(pid).wait(30)
 
     def end_all(self) -> None:
@@ -136,15 +137,38 @@ class Processes:
                 process.wait()
 
 
-async def until(condition: Callable[[], Awaitable[T | None]], what: str, timeout_s: float = 60.0) -> T:
-    """Wait until ``condition`` gives something; what it gave."""
+async def until(condition: Callable[[], Awaitable[T | None]], awaited: str, timeout_s: float = 60.0) -> T:
+    """Wait until ``condition`` returns something other than ``None``; its value.
+
+    ``awaited`` names what did not come about, in the message that ends the benchmark.
+    """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s
-    while (found := await condition()) is None:
+    while (value := await condition()) is None:
         if loop.time() > deadline:
-            raise SystemExit(f"waited {timeout_s:.0f} s in vain for {what}")
+            raise SystemExit(f"waited {timeout_s:.0f} s in vain for {awaited}")
         await asyncio.sleep(0.01)
-    return found
+    return value
+
+
+async def until_executors(
+    client: AsyncClient, type: str = "noop", count: int = 1, timeout_s: float = 60.0
+) -> None:
+    """Wait until so many executors are members that run operations of this type."""
+
+    async def registered() -> bool | None:
+        return sum(type in member.types for member in await client.members()) >= count or None
+
+    await until(registered, f"{count} executors of {type!r}", timeout_s)
+
+
+async def until_collected(etcd: EtcdClient, timeout_s: float = 60.0) -> None:
+    """Wait until no operation is active: the collector has removed the keys of all that have ended."""
+
+    async def collected() -> bool | None:
+        return not (await etcd.scan(etcd.keyspace.active, keys_only=True)).kvs or None
+
+    await until(collected, "the collector", timeout_s)
 
 
 async def one_operation(client: AsyncClient, table: str, jobs: int) -> float:
@@ -182,11 +206,11 @@ def cpu_of_all_s() -> float:
             fields = stat.read_text().rpartition(")")[2].split()
             children.setdefault(int(fields[1]), []).append(pid := int(stat.parent.name))
             ticks[pid] = sum(map(int, fields[11:15]))
-    found, total = [os.getpid()], 0
-    while found:
-        pid = found.pop()
+    pids, total = [os.getpid()], 0
+    while pids:
+        pid = pids.pop()
         total += ticks.get(pid, 0)
-        found += children.get(pid, [])
+        pids += children.get(pid, [])
     return total / os.sysconf("SC_CLK_TCK")
 
 

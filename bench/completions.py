@@ -3,7 +3,7 @@
     make bench-completions
 
 Real processes: etcd, a coordinator, a sidecar, and an executor whose tasks go through the sidecar as Spark's
-workers do. The clock runs from the StartOperation call until the caller has been told the end; the next round
+workers do. The clock runs from the StartOperation call until the caller knows of its end; the next round
 begins once the collector has removed the keys of the one before. The baselines of the same run and the same
 etcd, from one process: single conditional transactions, 32 in flight; and as many of them in groups of 120,
 four groups in flight, which is the most that etcd can do for such results. What traces cost is measured with
@@ -35,7 +35,8 @@ from common import (
     print_table,
     run_on_own_etcd,
     sized,
-    until,
+    until_collected,
+    until_executors,
 )
 
 from distop.client import AsyncClient
@@ -113,12 +114,9 @@ class Installation:
     def __init__(self, client: AsyncClient, etcd: EtcdClient, coordinator: int, results: Path) -> None:
         self.client, self.etcd, self.coordinator, self.results = client, etcd, coordinator, results
 
-    async def at_rest(self) -> bool | None:
-        return not (await self.etcd.scan(self.etcd.keyspace.active, keys_only=True)).kvs or None
-
     async def operation(self, jobs: int) -> float:
         """Seconds of one operation, once the keys of the one before are gone."""
-        await until(self.at_rest, "the collector")
+        await until_collected(self.etcd)
         return await one_operation(self.client, TABLE, jobs)
 
 
@@ -133,11 +131,7 @@ async def installed(config: EtcdConfig, folder: Path, processes: Processes) -> A
     etcd = EtcdClient(config)
     async with AsyncClient(address, timeout_s=30, connect_timeout_s=30) as client:
         await client.create_table(TABLE, "/nowhere")
-
-        async def served() -> bool | None:
-            return any("noop" in member.types for member in await client.members()) or None
-
-        await until(served, "an executor")
+        await until_executors(client)
         await one_operation(client, TABLE, 1000)
         yield Installation(client, etcd, coordinator, results)
     await etcd.close()

@@ -20,7 +20,7 @@ class _CountedFile(PyArrowFile):
 
 
 class CountingIO(PyArrowFileIO):
-    """Stands in for the file system of a snapshot."""
+    """The file system of a snapshot whose opened files are counted in :data:`opened`."""
 
     def new_input(self, location: str) -> PyArrowFile:
         plain = super().new_input(location)

@@ -65,7 +65,7 @@ def frame(spark: SparkSession, rows: int, files: int) -> DataFrame:
 def write(spark: SparkSession, folder: Path, version: int, rows: int, files: int) -> dict[str, float]:
     """One write; its times in seconds."""
     log = folder / "commits.log"
-    seen = log.stat().st_size
+    logged_before = log.stat().st_size
     began = time.perf_counter()
     (
         frame(spark, rows, files)
@@ -74,11 +74,11 @@ def write(spark: SparkSession, folder: Path, version: int, rows: int, files: int
     )
     whole = time.perf_counter() - began
     with log.open() as lines:
-        lines.seek(seen)
-        said = lines.read()
-    jobs, tasks = ([int(ms) / 1e3 for ms in found.findall(said)] for found in (_JOB, _TASK))
+        lines.seek(logged_before)
+        logged = lines.read()
+    jobs, tasks = ([int(ms) / 1e3 for ms in pattern.findall(logged)] for pattern in (_JOB, _TASK))
     if len(jobs) != 1 or len(tasks) != files:
-        raise SystemExit(f"Spark's log tells of {len(jobs)} job commits and {len(tasks)} task commits")
+        raise SystemExit(f"Spark's log shows {len(jobs)} job commits and {len(tasks)} task commits")
     # Tasks run in all slots at once, so the job is as much longer for them as one slot spends on its share.
     return {"whole_s": whole, "job_commit_s": jobs[0], "task_commit_s": sum(tasks) / SLOTS}
 

@@ -1,4 +1,4 @@
-"""What an index saves a look-up of one value, in a table of 2,000 files, or as many as are asked for.
+"""What an index saves a look-up of one value, in a table of 2,000 files or of ``ARGS``.
 
     make bench-index [ARGS=10000]
 
@@ -20,7 +20,7 @@ from typing import Any
 
 import counting_io
 import pyarrow as pa
-from common import Processes, print_json, print_table, run_on_own_etcd, sized, until
+from common import Processes, print_json, print_table, run_on_own_etcd, sized, until_executors
 
 from distop.catalog import EtcdCatalog
 from distop.client import AsyncClient
@@ -70,13 +70,13 @@ def look_up(snapshot: TableSnapshot, number: int, *, use_indexes: bool) -> list[
 def measured(
     snapshot: TableSnapshot, numbers: list[int], *, use_indexes: bool
 ) -> tuple[float, float, float, list[Any]]:
-    """Seconds, data files and files of the index that are opened, all for one look-up; and the rows found."""
+    """Means of one look-up: seconds, data files opened, index files opened; and the rows of each look-up."""
     counting_io.opened.clear()
     began = time.perf_counter()
-    found = [look_up(snapshot, number, use_indexes=use_indexes) for number in numbers]
+    rows = [look_up(snapshot, number, use_indexes=use_indexes) for number in numbers]
     took = time.perf_counter() - began
     opened = counting_io.opened
-    return took / len(numbers), opened["data"] / len(numbers), opened["index"] / len(numbers), found
+    return took / len(numbers), opened["data"] / len(numbers), opened["index"] / len(numbers), rows
 
 
 async def measure(config: EtcdConfig, processes: Processes, folder: Path) -> None:
@@ -86,11 +86,7 @@ async def measure(config: EtcdConfig, processes: Processes, folder: Path) -> Non
     etcd = EtcdClient(config)
     await asyncio.to_thread(write_table, config, f"file://{folder}/events")
     async with AsyncClient(address, timeout_s=30, connect_timeout_s=30) as client:
-
-        async def served() -> bool | None:
-            return any("build_index" in member.types for member in await client.members()) or None
-
-        await until(served, "an executor")
+        await until_executors(client, "build_index")
         began = time.perf_counter()
         operation = await client.start("events", "build_index", {"column": "id"})
         built = await operation.result(timeout_s=300)
@@ -102,9 +98,9 @@ async def measure(config: EtcdConfig, processes: Processes, folder: Path) -> Non
     scan_s, scanned, _, expected = measured(snapshot, numbers[:SCANS], use_indexes=False)
     index_lookup._manifests.clear()
     first_s, _, first_index, _ = measured(snapshot, numbers[:1], use_indexes=True)
-    index_s, opened, of_index, found = measured(snapshot, numbers, use_indexes=True)
-    if found[:SCANS] != expected or any(len(rows) != 1 for rows in found):
-        raise SystemExit("a look-up by the index has not found what a scan has")
+    index_s, opened, of_index, by_index = measured(snapshot, numbers, use_indexes=True)
+    if by_index[:SCANS] != expected or any(len(rows) != 1 for rows in by_index):
+        raise SystemExit("a look-up by the index has not found the rows that a scan has found")
     print_table(
         f"one id of {ROWS:,}, in a table of {FILES:,} files",
         ("", "seconds", "data files opened", "index files opened"),

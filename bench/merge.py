@@ -70,7 +70,7 @@ def make_table(catalog: EtcdCatalog, name: str, folder: Path, files: list[str]) 
 
 
 def digest(table: pa.Table) -> tuple[int, int, float]:
-    """Of the rows, whatever their order."""
+    """Count and sums of the rows: the same for the same rows in any order."""
     return table.num_rows, int(np.sum(table["id"].to_numpy())), float(np.sum(table["amount"].to_numpy()))
 
 
@@ -126,7 +126,7 @@ async def main() -> None:
         async with AsyncClient(f"127.0.0.1:{port}", timeout_s=60) as client:
 
             async def ready() -> bool | None:
-                roles = {one.role for one in await client.members()}
+                roles = {member.role for member in await client.members()}
                 return True if {"coordinator", "executor"} <= roles else None
 
             await until(ready, "the executor")
@@ -180,11 +180,11 @@ async def main() -> None:
             for kind in ("recent", "spread")
         ],
     )
-    ours = {kind: best[f"distop {kind}"] for kind in ("recent", "spread")}
-    figures = {f"{kind}_over_spark": best[f"spark {kind}"] / ours[kind] for kind in ours}
+    distop = {kind: best[f"distop {kind}"] for kind in ("recent", "spread")}
+    figures = {f"{kind}_over_spark": best[f"spark {kind}"] / distop[kind] for kind in distop}
     if merging:
-        figures |= {f"{kind}_over_spark_merge": best[f"merge {kind}"] / ours[kind] for kind in ours}
-    figures["recent_over_pyiceberg"] = best["pyiceberg recent"] / ours["recent"]
+        figures |= {f"{kind}_over_spark_merge": best[f"merge {kind}"] / distop[kind] for kind in distop}
+    figures["recent_over_pyiceberg"] = best["pyiceberg recent"] / distop["recent"]
     print_json(**{name: round(ratio, 2) for name, ratio in figures.items()})
 
 

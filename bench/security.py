@@ -5,7 +5,7 @@
 Two installations of real processes stand side by side, each with an etcd, a coordinator, a sidecar and an
 executor of its own, as in ``completions.py``. One is what ``distop dev --secure`` makes: TLS to the
 coordinator and to etcd, a token with each call, a policy. The clock runs from the StartOperation call until
-the caller has been told the end. Each operation of one is followed by the same of the other; the one that
+the caller knows of its end. Each operation of one is followed by the same of the other; the one that
 begins changes. The rate is compared round by round: the machine may be busier later.
 """
 
@@ -18,7 +18,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from common import Processes, one_operation, print_json, print_table, sized, until
+from common import Processes, one_operation, print_json, print_table, sized, until_collected, until_executors
 
 from distop.cli.secure import ADMIN, GRANTS, Security
 from distop.client import AsyncClient, Credentials
@@ -29,7 +29,7 @@ from distop.process.loop import event_loop
 
 JOBS, ROUNDS, ONE_JOB_ROUNDS = sized((10_000, 15, 300), (100, 1, 2))
 CALLER = "operator"
-"""Who starts operations where somebody must be known."""
+"""The user that starts operations of the secure installation."""
 TABLE = "bench"
 
 
@@ -42,11 +42,7 @@ class Installation:
 
     async def run(self, jobs: int) -> float:
         """Seconds of one operation, once nothing is left of the one before."""
-
-        async def at_rest() -> bool | None:
-            return not (await self.etcd.scan(self.etcd.keyspace.active, keys_only=True)).kvs or None
-
-        await until(at_rest, "the collector")
+        await until_collected(self.etcd)
         return await one_operation(self.client, TABLE, jobs)
 
 
@@ -72,20 +68,16 @@ async def installed(stack: AsyncExitStack, folder: Path, security: Security | No
         if security is not None:
             await client.change_grants(GRANTS)
         await client.create_table(TABLE, "/nowhere")
-
-        async def served() -> bool | None:
-            return any("noop" in member.types for member in await client.members()) or None
-
-        await until(served, "an executor")
+        await until_executors(client)
     client = AsyncClient(address, timeout_s=30, connect_timeout_s=30, credentials=caller)
-    found = Installation(await stack.enter_async_context(client), EtcdClient(config))
-    stack.push_async_callback(found.etcd.close)
-    await found.run(1000)  # connections, imports, leadership
-    return found
+    installation = Installation(await stack.enter_async_context(client), EtcdClient(config))
+    stack.push_async_callback(installation.etcd.close)
+    await installation.run(1000)  # connections, imports, leadership
+    return installation
 
 
 async def in_turns(pair: list[Installation], jobs: int, rounds: int) -> list[list[float]]:
-    """Seconds of each round, of each of them."""
+    """Seconds of an operation of so many jobs: for each installation, those of its rounds."""
     taken: list[list[float]] = [[], []]
     for number in range(rounds):
         for which in (number % 2, 1 - number % 2):
@@ -103,8 +95,8 @@ async def measure(folder: Path) -> dict[str, float]:
         one_job = await in_turns(pair, 1, ONE_JOB_ROUNDS)
         many = await in_turns(pair, JOBS, ROUNDS)
     rows = [
-        (name, f"{statistics.median(one) * 1e3:.1f}", f"{JOBS / statistics.median(long):,.0f}")
-        for name, one, long in zip(("off", "on"), one_job, many, strict=True)
+        (name, f"{statistics.median(short) * 1e3:.1f}", f"{JOBS / statistics.median(long):,.0f}")
+        for name, short, long in zip(("off", "on"), one_job, many, strict=True)
     ]
     print_table(
         f"with security off and on, {ROUNDS} operations of {JOBS:,} jobs and {ONE_JOB_ROUNDS} of one each",

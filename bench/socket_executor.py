@@ -54,7 +54,7 @@ _latencies: list[float] = []
 
 
 class SocketTasks:
-    """The threads of one launch."""
+    """The tasks of one launch, each a thread with a connection to the sidecar of its own."""
 
     def __init__(self, client: SidecarClient, launch: Launch, results: Path, held: Path | None) -> None:
         self._client, self._work, self._results, self._held = client, launch.work, results, held
@@ -68,7 +68,7 @@ class SocketTasks:
         return ""
 
     def cancel(self, reason: str) -> None:
-        """Tasks hear of it from the sidecar."""
+        """Do nothing: tasks are notified of a cancellation by the sidecar."""
 
     async def wait(self) -> TaskSummary:
         summary = await summed(self._tasks)
@@ -99,14 +99,14 @@ class SocketTasks:
 
 
 class SocketLauncher:
-    """Launches :class:`SocketTasks`."""
+    """A launcher whose tasks are threads of this process: :class:`SocketTasks`."""
 
     def __init__(self, config: EtcdConfig, results: Path, held: Path | None) -> None:
         self._config, self._results, self._held = config, results, held
 
     async def start(self) -> None:
-        place = SidecarFolder.of(self._config.endpoints, self._config.prefix)
-        self._client = await asyncio.to_thread(SidecarClient, place, self._config.to_env())
+        sidecar_folder = SidecarFolder.of(self._config.endpoints, self._config.prefix)
+        self._client = await asyncio.to_thread(SidecarClient, sidecar_folder, self._config.to_env())
 
     def launch(self, launch: Launch) -> SocketTasks:
         return SocketTasks(self._client, launch, self._results, self._held)

@@ -2,10 +2,10 @@
 
     make bench-spark
 
-Ours: an operation of N trivial jobs from the StartOperation call to its end, on ``distop executor --master
+distop: an operation of N trivial jobs from the StartOperation call to its end, on ``distop executor --master
 local[2]``: every job started, marked in etcd, counted by a coordinator. Bare: one Spark stage of N trivial
-Python tasks, in a session of its own on the same machine: once with the settings our runner uses, once with
-Spark's defaults. One after the other, each in a fresh process, each warmed up.
+Python tasks, in a session of its own on the same machine: once with the settings of distop's runner, once
+with Spark's defaults. One after the other, each in a fresh process, each warmed up.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from common import Processes, one_operation, print_json, print_table, run_on_own_etcd, sized, until
+from common import Processes, one_operation, print_json, print_table, run_on_own_etcd, sized, until_executors
 
 from distop.client import AsyncClient
 from distop.metastore.etcd.embedded import free_port
@@ -39,8 +39,8 @@ def bare_stage(tuned: bool, *sizes: int) -> dict[int, float]:
         str(rounds),
         *map(str, sizes),
     ]
-    said = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True, text=True)
-    return {int(size): seconds for size, seconds in json.loads(said.stdout.splitlines()[-1]).items()}
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True, text=True)
+    return {int(size): seconds for size, seconds in json.loads(done.stdout.splitlines()[-1]).items()}
 
 
 async def operations(processes: Processes) -> dict[int, float]:
@@ -50,11 +50,7 @@ async def operations(processes: Processes) -> dict[int, float]:
     processes.start("executor", "executor", "--master", MASTER)
     async with AsyncClient(address, timeout_s=30, connect_timeout_s=30) as client:
         await client.create_table(TABLE, "/nowhere")
-
-        async def served() -> bool | None:
-            return any("noop" in member.types for member in await client.members()) or None
-
-        await until(served, "an executor")
+        await until_executors(client)
         await one_operation(client, TABLE, sized(100, 2))
         return {
             size: statistics.median([await one_operation(client, TABLE, size) for _ in range(ROUNDS)])
@@ -63,17 +59,17 @@ async def operations(processes: Processes) -> dict[int, float]:
 
 
 def main() -> None:
-    ours = run_on_own_etcd(lambda config, folder, processes: operations(processes))
+    distop = run_on_own_etcd(lambda config, folder, processes: operations(processes))
     tuned = bare_stage(True, *SIZES)
     default = bare_stage(False, SMALLER)
     rows = [
         (
             f"{size:,}",
-            f"{ours[size]:.2f}",
+            f"{distop[size]:.2f}",
             f"{tuned[size]:.2f}",
-            f"{ours[size] / tuned[size]:.2f}",
+            f"{distop[size] / tuned[size]:.2f}",
             f"{default[size]:.2f}" if size in default else "",
-            f"{ours[size] / default[size]:.2f}" if size in default else "",
+            f"{distop[size] / default[size]:.2f}" if size in default else "",
         )
         for size in SIZES
     ]
@@ -81,15 +77,15 @@ def main() -> None:
         "jobs",
         "operation s",
         "bare stage s",
-        "ours / bare",
+        "distop / bare",
         "bare, Spark's defaults s",
-        "ours / bare",
+        "distop / bare",
     )
     print_table(f"trivial jobs on Spark, {MASTER}", headings, rows)
     print_json(
-        ratio_1k=round(ours[SMALLER] / tuned[SMALLER], 3),
-        ratio_10k=round(ours[LARGER] / tuned[LARGER], 3),
-        ratio_1k_default=round(ours[SMALLER] / default[SMALLER], 3),
+        ratio_1k=round(distop[SMALLER] / tuned[SMALLER], 3),
+        ratio_10k=round(distop[LARGER] / tuned[LARGER], 3),
+        ratio_1k_default=round(distop[SMALLER] / default[SMALLER], 3),
     )
 
 

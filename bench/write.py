@@ -61,7 +61,7 @@ def session() -> Any:
 
 
 class Taken(NamedTuple):
-    """Seconds: on the clock, and of processors, in all processes."""
+    """Seconds: on the clock, and of processor time in all processes."""
 
     clock: float
     cpu: float
@@ -91,8 +91,8 @@ class Iceberg:
         self._spark.sql(f"INSERT INTO distop.default.iceberg {select(rows)}")
 
     def count(self) -> int:
-        [[found]] = self._spark.sql("SELECT count(*) FROM distop.default.iceberg")
-        return int(found)
+        [[rows]] = self._spark.sql("SELECT count(*) FROM distop.default.iceberg")
+        return int(rows)
 
 
 def select(rows: int) -> str:
@@ -100,7 +100,7 @@ def select(rows: int) -> str:
 
 
 def measure(client: Client, address: str, folder: Path, iceberg: NativeSpark | None) -> dict[str, Taken]:
-    """What each way takes, the medians."""
+    """The medians of what each way takes, by its name."""
     from distop.spark import read, write
 
     spark = session()  # which forks: before gRPC has threads
@@ -137,9 +137,9 @@ def measure(client: Client, address: str, folder: Path, iceberg: NativeSpark | N
     counts = {table: read(spark, table, coordinator=address).count() for table in ("source", "plain")}
     if other:
         counts["iceberg"] = other.count()
-    for table, found in counts.items():
-        if found != expected:
-            raise SystemExit(f"table {table} holds {found:,} rows instead of {expected:,}")
+    for table, count_of_rows in counts.items():
+        if count_of_rows != expected:
+            raise SystemExit(f"table {table} holds {count_of_rows:,} rows instead of {expected:,}")
     spark.stop()
     return {
         name: Taken(*(statistics.median(column) for column in zip(*each, strict=True)))

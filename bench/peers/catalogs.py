@@ -19,18 +19,18 @@ HERE = Path(__file__).resolve().parent
 JARS = HERE.parents[1] / "build/bench/rest"
 START_S, DOWNLOAD_S = 120.0, 600
 USER = "postgres"
-"""Whom Debian's package makes; the server does not run as root."""
+"""The user that Debian's package makes; the server does not run as root."""
 
 
 def programs() -> Path | None:
-    """Where those of PostgreSQL are; None where it is not installed."""
-    found = shutil.which("initdb")
-    folders = [Path(found).resolve().parent] if found else sorted(Path("/usr/lib/postgresql").glob("*/bin"))
+    """The folder of PostgreSQL's programs; ``None`` if it is not installed."""
+    initdb = shutil.which("initdb")
+    folders = [Path(initdb).resolve().parent] if initdb else sorted(Path("/usr/lib/postgresql").glob("*/bin"))
     return next((folder for folder in reversed(folders) if (folder / "initdb").exists()), None)
 
 
 def missing() -> str:
-    """What these catalogs need and this machine has not; empty where they can run."""
+    """What these catalogs need and this machine lacks; empty if they can run."""
     if not programs():
         return "PostgreSQL is not installed"
     absent = [tool for tool in ("mvn", "javac") if not shutil.which(tool)]
@@ -60,7 +60,7 @@ def postgres() -> Iterator[str]:
             _until(lambda: subprocess.run(ready, check=False).returncode == 0, server, folder / "log")
             yield f"127.0.0.1:{port}/{USER}"
         finally:
-            server.send_signal(signal.SIGINT)  # told to end by SIGTERM it waits for its clients
+            server.send_signal(signal.SIGINT)  # SIGTERM would have it wait for its clients
             server.wait(60)
 
 

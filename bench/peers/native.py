@@ -1,7 +1,7 @@
 """Spark with Iceberg's own writer, for benchmarks: the one that ``make conformance`` puts by.
 
 Iceberg's runtime is there for that Spark and not for newer ones, so it runs in a process of its own
-(``spark_sql.py``), and is told SQL statements.
+(``spark_sql.py``), and gets SQL statements on standard input.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class Bench:
         await until(lambda: self._drained(names[-1]), "the backlogs", timeout_s=300)
         took = time.perf_counter() - began
         used = [cpu_s(pid) - was for pid, was in zip(self._pids, before, strict=True)]
-        return TABLES * BATCHES / took, [one / (sum(used) or 1) for one in used]
+        return TABLES * BATCHES / took, [share / (sum(used) or 1) for share in used]
 
     async def _nobody_leads(self) -> bool | None:
         read = await self._etcd.txn(Txn(then=tuple(Get(keys.coordinator) for keys in self._keys)))
@@ -92,7 +92,7 @@ async def measured(config: EtcdConfig, processes: Processes) -> dict[str, float]
                 rate, shares[count] = await bench.round()
                 rates[count].append(rate)
     await etcd.close()
-    one, two = (statistics.median(rates[count]) for count in (1, 2))
+    single, both_lead = (statistics.median(rates[count]) for count in (1, 2))
     rows = [
         (str(count), f"{statistics.median(rates[count]):.0f}", " and ".join(f"{part:.0%}" for part in share))
         for count, share in shares.items()
@@ -101,9 +101,9 @@ async def measured(config: EtcdConfig, processes: Processes) -> dict[str, float]
         f"{TABLES} tables fed from backlogs", ("coordinators", "batches/s", "share of each in the time"), rows
     )
     return {
-        "coordinators_1_per_s": round(one, 1),
-        "coordinators_2_per_s": round(two, 1),
-        "coordinators_2_over_1": round(two / one, 3),
+        "coordinators_1_per_s": round(single, 1),
+        "coordinators_2_per_s": round(both_lead, 1),
+        "coordinators_2_over_1": round(both_lead / single, 3),
         "coordinators_lesser_share": round(min(shares[2]), 3),
     }
 

@@ -17,7 +17,7 @@ import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
-from common import Processes, cpu_s, one_operation, print_table, sized, until
+from common import Processes, cpu_s, one_operation, print_table, sized, until_executors
 
 from distop.client import AsyncClient
 from distop.metastore.etcd.client import EtcdClient
@@ -38,20 +38,20 @@ READS_OF_A_TAKE = 3
 """The transaction that takes an operation reads its runner's key, its plan and its results."""
 
 READS = "etcd_mvcc_range_total", "etcd_debugging_mvcc_range_total"
-"""Its names: etcd 3.6 has the first one only, 3.4 counts under the second."""
+"""Names of etcd's counter of reads: etcd 3.6 has the first one only, 3.4 counts under the second."""
 REQUESTS = 'grpc_server_started_total{grpc_method="%s",grpc_service="etcdserverpb.KV",grpc_type="unary"}'
 
 
 @dataclass(frozen=True)
 class Figures:
-    """Of one run."""
+    """The figures of one run: rates, and per operation what etcd did and each part used."""
 
     ops_per_s: float
     reads_and_compares_per_op: float
     range_requests_per_op: float
     txns_per_op: float
     cpu_ms_per_op: dict[str, float]
-    """Of each part: the executors together, the callers in this process."""
+    """Milliseconds of processor time by part: all executors together, the callers in this process."""
 
 
 def counted(endpoint: str) -> tuple[float, float, float]:
@@ -63,7 +63,7 @@ def counted(endpoint: str) -> tuple[float, float, float]:
 
 
 async def operations(client: AsyncClient, tables: list[str], rounds: int) -> float:
-    """So many operations of each table, all tables at once; seconds."""
+    """Run so many operations of each table, all tables at once; the seconds that took."""
 
     async def of(table: str) -> None:
         for _ in range(rounds):
@@ -109,11 +109,7 @@ async def _run(etcd: EtcdProcess, folder: Path, executors: int, tables: int) -> 
         async with AsyncClient(address, timeout_s=60, connect_timeout_s=60) as client:
             for name in names:
                 await client.create_table(name, f"/nowhere/{name}")
-
-            async def served() -> bool | None:
-                return sum("noop" in one.types for one in await client.members()) == executors or None
-
-            await until(served, "the executors", timeout_s=240)
+            await until_executors(client, count=executors, timeout_s=240)
             await operations(client, names, WARM_UP)
             before, used_before = counted(etcd.endpoint), used()
             seconds = await operations(client, names, ROUNDS)
@@ -130,7 +126,7 @@ async def _run(etcd: EtcdProcess, folder: Path, executors: int, tables: int) -> 
 
 
 async def _measure() -> dict[str, float]:
-    found: dict[tuple[int, int], Figures] = {}
+    measured: dict[tuple[int, int], Figures] = {}
     one_job = three_txns = 0.0
     for executors, tables in (*((count, TABLES) for count in EXECUTORS), (1, MANY_TABLES)):
         with (
@@ -138,19 +134,19 @@ async def _measure() -> dict[str, float]:
             EtcdProcess(Path(folder) / "etcd") as etcd,
         ):
             figures, lone, baseline = await _run(etcd, Path(folder), executors, tables)
-        found[executors, tables] = figures
+        measured[executors, tables] = figures
         if (executors, tables) == (EXECUTORS[0], TABLES):
             one_job, three_txns = lone, baseline
     rows = [
         (
             str(executors),
             str(tables),
-            f"{one.ops_per_s:.0f}",
-            f"{one.range_requests_per_op:.2f}",
-            f"{one.reads_and_compares_per_op:.1f}",
-            f"{one.txns_per_op:.2f}",
+            f"{run.ops_per_s:.0f}",
+            f"{run.range_requests_per_op:.2f}",
+            f"{run.reads_and_compares_per_op:.1f}",
+            f"{run.txns_per_op:.2f}",
         )
-        for (executors, tables), one in found.items()
+        for (executors, tables), run in measured.items()
     ]
     headings = (
         "executors",
@@ -166,8 +162,8 @@ async def _measure() -> dict[str, float]:
         ("executors", "tables", *figures.cpu_ms_per_op, "together"),
         [
             (str(executors), str(tables), *map("{:.2f}".format, parts), f"{sum(parts):.2f}")
-            for (executors, tables), one in found.items()
-            if (parts := one.cpu_ms_per_op.values())
+            for (executors, tables), run in measured.items()
+            if (parts := run.cpu_ms_per_op.values())
         ],
     )
     print_table(
@@ -175,20 +171,20 @@ async def _measure() -> dict[str, float]:
         ("one job, p50 ms", "three transactions, p50 ms", "ratio"),
         [(f"{one_job:.1f}", f"{three_txns:.1f}", f"{one_job / three_txns:.1f}")],
     )
-    alone, most = found[EXECUTORS[0], TABLES], EXECUTORS[-1]
+    alone, most = measured[EXECUTORS[0], TABLES], EXECUTORS[-1]
     return {
-        **{f"ops_per_s_{count}_executors": round(found[count, TABLES].ops_per_s) for count in EXECUTORS},
-        f"ops_per_s_{most}_over_1_executors": round(found[most, TABLES].ops_per_s / alone.ops_per_s, 2),
+        **{f"ops_per_s_{count}_executors": round(measured[count, TABLES].ops_per_s) for count in EXECUTORS},
+        f"ops_per_s_{most}_over_1_executors": round(measured[most, TABLES].ops_per_s / alone.ops_per_s, 2),
         "range_reads_per_op": round(
-            max(found[count, TABLES].range_requests_per_op for count in EXECUTORS) + READS_OF_A_TAKE, 1
+            max(measured[count, TABLES].range_requests_per_op for count in EXECUTORS) + READS_OF_A_TAKE, 1
         ),
         "reads_and_compares_per_op": round(
-            max(found[count, TABLES].reads_and_compares_per_op for count in EXECUTORS), 1
+            max(measured[count, TABLES].reads_and_compares_per_op for count in EXECUTORS), 1
         ),
-        "ops_per_s_200_tables": round(found[1, MANY_TABLES].ops_per_s),
+        "ops_per_s_200_tables": round(measured[1, MANY_TABLES].ops_per_s),
         **{
             f"cpu_ms_per_op_{part}": round(used, 2)
-            for part, used in found[1, MANY_TABLES].cpu_ms_per_op.items()
+            for part, used in measured[1, MANY_TABLES].cpu_ms_per_op.items()
         },
         "one_job_p50_ms": round(one_job, 2),
         "one_job_over_three_txns": round(one_job / three_txns, 2),

@@ -59,7 +59,7 @@ async def fill(client: EtcdClient, table: str, count: int) -> None:
     await client.put(keys.next_instance("noop"), str(count // 64 * 64 + 65).encode())
 
 
-async def one(sdk: AsyncClient, table: str) -> tuple[float, float]:
+async def start_and_cancel(sdk: AsyncClient, table: str) -> tuple[float, float]:
     """Milliseconds until an operation has started, and from its cancellation until it has ended."""
     began = time.perf_counter()
     operation = await sdk.start(table, "noop", {"partitions": 1})
@@ -70,7 +70,7 @@ async def one(sdk: AsyncClient, table: str) -> tuple[float, float]:
 
 
 async def forgetting(client: EtcdClient, table: str) -> float:
-    """Milliseconds of a look for requests that are to be forgotten, when there are none."""
+    """Milliseconds of :func:`forget_requests` when no request has expired."""
     began = time.perf_counter()
     await forget_requests(client, client.keyspace.table(table), time.time())
     return (time.perf_counter() - began) * 1000
@@ -92,8 +92,8 @@ async def run(etcd: EtcdProcess, processes: Processes, folder: Path) -> dict[str
             await fill(client, table, count)
         measured: dict[str, list[tuple[float, float, float]]] = {table: [] for table in tables}
         for number in range(ROUNDS + 2):
-            for table in tables:  # in turn, so that what else the machine does strikes both
-                took = (*await one(sdk, table), await forgetting(client, table))
+            for table in tables:  # in turn, so that what else the machine does slows both
+                took = (*await start_and_cancel(sdk, table), await forgetting(client, table))
                 if number >= 2:
                     measured[table].append(took)
     await client.close()

@@ -30,13 +30,13 @@ KEYS = "keys and values"
 
 
 def resident(pid: int) -> int:
-    """Bytes now. From here on :func:`most_resident` is what has been most since."""
+    """Resident bytes of a process now; :func:`most_resident` counts from here."""
     Path(f"/proc/{pid}/clear_refs").write_text("5")
     return _bytes(pid, "VmRSS:")
 
 
 def most_resident(pid: int) -> int:
-    """Bytes at most since :func:`resident`."""
+    """The most bytes that were resident since :func:`resident` was called."""
     return _bytes(pid, "VmHWM:")
 
 
@@ -59,15 +59,15 @@ async def run(etcd: EtcdProcess, folder: Path, processes: Processes) -> dict[str
     keys = client.keyspace
 
     async def members(count: int) -> bool | None:
-        found = [*(await client.scan(keys.coordinators)).kvs, *(await client.scan(keys.executors)).kvs]
-        return len(found) >= count or None
+        registered = [*(await client.scan(keys.coordinators)).kvs, *(await client.scan(keys.executors)).kvs]
+        return len(registered) >= count or None
 
     figures: dict[str, float] = {}
     rows: list[tuple[str, str, str]] = []
 
-    def note(name: str, what: str, bytes_each: float, of: str) -> None:
+    def note(name: str, label: str, bytes_each: float, of: str) -> None:
         figures[f"memory_{name}"] = round(bytes_each)
-        rows.append((what, of, f"{bytes_each:,.0f}"))
+        rows.append((label, of, f"{bytes_each:,.0f}"))
 
     await until(lambda: members(2), "coordinator and sidecar")
     async with AsyncClient(address, timeout_s=120) as sdk:
@@ -105,8 +105,8 @@ async def run(etcd: EtcdProcess, folder: Path, processes: Processes) -> dict[str
         )
 
         executor = processes.start("executor", "executor", "--master", "none")
-        for one in [*waiting, watched]:
-            await sdk.operation(one.name).wait(timeout_s=300)
+        for operation in [*waiting, watched]:
+            await sdk.operation(operation.name).wait(timeout_s=300)
         await watchers.updates()
         note("executor", "at rest, without Spark", resident(executor), "executor")
 

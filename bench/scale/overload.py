@@ -1,4 +1,4 @@
-"""What is finished when more comes than a coordinator can take, and what callers hear of it.
+"""What is finished when more comes than a coordinator can take, and which answers callers get.
 
     make bench-scale ARGS=overload
 
@@ -39,7 +39,7 @@ BURST = sized(1000, 10)
 
 
 class Quick(DistributedOperation):
-    """Nothing to do, once for each object."""
+    """A type without jobs to do, one operation per object."""
 
     type = "quick"
     scope = Scope.PER_OBJECT
@@ -52,15 +52,15 @@ class Quick(DistributedOperation):
 
 
 class Callers:
-    """Start operations, and count what comes of it."""
+    """Callers that start operations and count their outcomes: finished, busy (refused in time), late."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
         self._numbers = itertools.count()
         self.finished = self.busy = self.late = 0
 
-    async def one(self) -> None:
-        """One operation, from its start to its end."""
+    async def run(self) -> None:
+        """Start one operation and wait for its end; count the outcome."""
         number = next(self._numbers)
         began = time.monotonic()
         try:
@@ -79,7 +79,7 @@ class Callers:
 
         async def caller() -> None:
             while time.monotonic() < until:
-                await self.one()
+                await self.run()
 
         await asyncio.gather(*(caller() for _ in range(callers)))
         return (self.finished - before) / seconds
@@ -90,7 +90,7 @@ class Callers:
         began, came, before = time.monotonic(), 0, self.finished
         while (now := time.monotonic()) < began + seconds:
             while came < (now - began) * per_s:
-                task = asyncio.create_task(self.one())
+                task = asyncio.create_task(self.run())
                 running.add(task)
                 task.add_done_callback(running.discard)
                 came += 1
@@ -102,7 +102,7 @@ class Callers:
     async def burst(self, count: int) -> float:
         """Seconds until as many operations as come at once are over."""
         began = time.monotonic()
-        await asyncio.gather(*(self.one() for _ in range(count)))
+        await asyncio.gather(*(self.run() for _ in range(count)))
         return time.monotonic() - began
 
 

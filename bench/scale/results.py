@@ -16,7 +16,18 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
 
-from common import Processes, one_operation, peak_mb, print_json, print_table, run_on_own_etcd, sized, until
+from common import (
+    Processes,
+    one_operation,
+    peak_mb,
+    print_json,
+    print_table,
+    run_on_own_etcd,
+    sized,
+    until,
+    until_collected,
+    until_executors,
+)
 
 from distop.client import AsyncClient
 from distop.metastore.etcd.client import EtcdClient
@@ -45,7 +56,7 @@ async def write_results(etcd: EtcdClient, operation: str, count: int) -> None:
 
 
 async def look_ms(client: AsyncClient, operation: str, results: int) -> float:
-    """Milliseconds of one look, the median of some, once all results are known."""
+    """Milliseconds of a GetOperation, the median of :data:`LOOKS`, once all results are counted."""
 
     async def known() -> bool | None:
         return (await client.operation(operation).get()).jobs.succeeded == results or None
@@ -61,7 +72,7 @@ async def look_ms(client: AsyncClient, operation: str, results: int) -> float:
 
 @asynccontextmanager
 async def looking(client: AsyncClient) -> AsyncIterator[list[float]]:
-    """One caller lists every second, at least once; the seconds each listing takes."""
+    """A caller that lists all operations every second, at least once; the seconds of each listing."""
     taken: list[float] = []
     looked = asyncio.Event()
 
@@ -88,7 +99,7 @@ async def looking(client: AsyncClient) -> AsyncIterator[list[float]]:
 
 
 async def watch(client: AsyncClient, operation: str) -> int:
-    """Watch an operation to its end; updates there were."""
+    """Watch an operation to its end; the number of updates."""
     count = 0
     async with aclosing(client.operation(operation).watch()) as updates:
         async for _ in updates:
@@ -114,7 +125,7 @@ async def run(
             for results in (FEW, many):
                 held[results] = (await client.start(HELD, "noop", {"partitions": results + 1})).name
                 await write_results(etcd, held[results], results)
-                at_each = [await look_ms(one, held[results], results) for one in (client, other)]
+                at_each = [await look_ms(caller, held[results], results) for caller in (client, other)]
                 figures[f"get_operation_{'few' if results == FEW else '500k'}_ms"] = round(max(at_each), 1)
                 rows.append((f"{results:,}", *(f"{ms:.1f}" for ms in at_each)))
                 if results == FEW:
@@ -124,23 +135,15 @@ async def run(
 
         async with looking(client) as taken:
             await client.operation(held[many]).cancel()
-
-            async def collected() -> bool | None:
-                return not (await etcd.scan(etcd.keyspace.active, keys_only=True)).kvs or None
-
             began = time.perf_counter()
-            await until(collected, "the collector", 300)
+            await until_collected(etcd, 300)
             removed_s = time.perf_counter() - began
         figures["list_while_collected_max_s"] = round(max(taken), 2)
 
         processes.start("sidecar", "sidecar")
         script = Path(__file__).parents[1] / "socket_executor.py"
         processes.start_script("executor", script, str(folder / "marks.jsonl"))
-
-        async def served() -> bool | None:
-            return any("noop" in member.types for member in await client.members()) or None
-
-        await until(served, "an executor")
+        await until_executors(client)
         await one_operation(client, TABLE, 1000)
         alone_s = await one_operation(client, TABLE, million // 10)
         async with looking(client) as taken:

@@ -69,7 +69,7 @@ async def make_tables(client: EtcdClient, first: int, end: int) -> None:
 
 
 async def took_ms(call: Callable[[], Awaitable[object]], times: int = 3) -> float:
-    """The median of so many times, in milliseconds."""
+    """Milliseconds of a call, the median of so many."""
     measured = []
     for _ in range(times):
         began = time.perf_counter()
@@ -85,17 +85,17 @@ def fetch(url: str) -> int:
 
 async def measure_size(sdk: AsyncClient, web: str, count: int) -> dict[str, float]:
     async def whole_tables() -> None:
-        if (found := len([table async for table in sdk.tables(page_size=1000)])) != count:
-            raise SystemExit(f"{found} of {count} tables were listed")
+        if (listed := len([table async for table in sdk.tables(page_size=1000)])) != count:
+            raise SystemExit(f"{listed} of {count} tables were listed")
 
     async def whole_operations() -> None:
-        if (found := len([one async for one in sdk.operations(page_size=1000)])) != count:
-            raise SystemExit(f"{found} of {count} operations were listed")
+        if (listed := len([operation async for operation in sdk.operations(page_size=1000)])) != count:
+            raise SystemExit(f"{listed} of {count} operations were listed")
 
     async def doctor() -> None:
-        found = await sdk.diagnose()
-        if found.tables != count:
-            raise SystemExit(f"the doctor has looked at {found.tables} of {count} tables")
+        diagnosis = await sdk.diagnose()
+        if diagnosis.tables != count:
+            raise SystemExit(f"the doctor has looked at {diagnosis.tables} of {count} tables")
 
     pages = {}
     for path in PAGES:
@@ -136,12 +136,12 @@ async def new_leader(client: EtcdClient, processes: Processes) -> float:
         await asyncio.gather(*map(begin, names))
 
     async def led(by: str = "") -> bool | None:
-        """Whether all are led by a member; of no particular one: by anybody."""
-        kvs = [client.keyspace.table(name).coordinator for name in names]
-        read = await client.read_many([Get(key) for key in kvs])
-        found = [read.single(index, key) for index, key in enumerate(kvs)]
-        leaders = {decode(kv.value, LeaderRecord, kv.key).address for kv in found if kv.exists}
-        return (all(kv.exists for kv in found) and (not by or leaders == {by})) or None
+        """Whether all tables are led: by the coordinator at this address, or by any if it is empty."""
+        keys = [client.keyspace.table(name).coordinator for name in names]
+        read = await client.read_many([Get(key) for key in keys])
+        kvs = [read.single(index, key) for index, key in enumerate(keys)]
+        leaders = {decode(kv.value, LeaderRecord, kv.key).address for kv in kvs if kv.exists}
+        return (all(kv.exists for kv in kvs) and (not by or leaders == {by})) or None
 
     await until(led, "the first leader", 120)
     other, _, _ = start_coordinator(processes, "new")
@@ -155,7 +155,7 @@ async def new_leader(client: EtcdClient, processes: Processes) -> float:
         await asyncio.gather(*(sdk.operation(str(operation)).cancel() for operation in chosen))
 
         async def acted() -> bool | None:
-            states = [await client.get(client.keyspace.operation(one).state) for one in chosen]
+            states = [await client.get(client.keyspace.operation(operation).state) for operation in chosen]
             return not any(kv.exists for kv in states) or None
 
         await until(acted, "the end of what was cancelled", 300)
@@ -168,7 +168,7 @@ async def members(client: EtcdClient, count: int) -> bool | None:
 
 
 def start_coordinator(processes: Processes, name: str) -> tuple[str, str, int]:
-    """Its address, that of its page, and its process."""
+    """Start a coordinator; its address, the address of its page, and its pid."""
     address, web = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
     listen = ("--listen", address, "--web", web, "--lease-ttl", str(LEASE_TTL_S))
     return address, web, processes.start(name, "coordinator", *listen)
@@ -187,16 +187,16 @@ async def run(etcd: EtcdProcess, processes: Processes) -> dict[str, float]:
         for size in SIZES:
             await make_tables(client, done, size)
             done = size
-            found = await measure_size(sdk, web, size)
-            cells = (f"{took:,.{1 if name.endswith('_s') else 0}f}" for name, took in found.items())
+            took = await measure_size(sdk, web, size)
+            cells = (f"{figure:,.{1 if name.endswith('_s') else 0}f}" for name, figure in took.items())
             rows.append([f"{size:,}", *cells])
             short = f"{size // 1000}k" if size >= 1000 else str(size)
             figures |= {
-                f"ls_{short}_tables_first_page_ms": round(max(found["tables"], found["operations"]), 1),
-                f"ls_{short}_whole_s": round(found["tables_s"], 2),
-                f"ls_{short}_ms_per_table": round(found["tables_s"] * 1000 / size, 3),
-                f"page_{short}_ms": round(found["page"], 1),
-                f"doctor_{short}_s": round(found["doctor_s"], 2),
+                f"ls_{short}_tables_first_page_ms": round(max(took["tables"], took["operations"]), 1),
+                f"ls_{short}_whole_s": round(took["tables_s"], 2),
+                f"ls_{short}_ms_per_table": round(took["tables_s"] * 1000 / size, 3),
+                f"page_{short}_ms": round(took["page"], 1),
+                f"doctor_{short}_s": round(took["doctor_s"], 2),
             }
     os.kill(pid, signal.SIGTERM)
     processes.reap(pid)

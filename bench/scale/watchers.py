@@ -1,8 +1,8 @@
 """How much those who watch an operation slow it down.
 
 An operation of 10,000 trivial jobs is started and held; so many watchers attach, over connections of their
-own process; then it is let go, and timed to its end as one caller hears of it. With one watcher in the same
-run.
+own process; then it is let go, and timed until one caller knows of its end. The baseline is one
+watcher in the same run.
 Real processes: etcd, a coordinator, a sidecar, an executor, the watchers.
 """
 
@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 import grpc.aio
-from common import Processes, print_json, print_table, run_on_own_etcd, sized, until
+from common import Processes, print_json, print_table, run_on_own_etcd, sized, until_executors
 
 from distop.client import AsyncClient
 from distop.metastore.etcd.config import EtcdConfig
@@ -37,7 +37,7 @@ class Watchers:
 
     @classmethod
     async def start(cls, address: str, operation: str, count: int) -> Watchers:
-        """All have seen its first state when this returns."""
+        """Start them; when this returns, each has received the operation's first state."""
         process = await asyncio.create_subprocess_exec(
             sys.executable, __file__, "watch", address, operation, str(count), stdout=asyncio.subprocess.PIPE
         )
@@ -46,20 +46,20 @@ class Watchers:
         return cls(process)
 
     async def updates(self) -> float:
-        """Wait for their end; updates that one of them was sent, on average."""
+        """Wait for their end; the mean number of updates that one of them received."""
         out, _ = await asyncio.wait_for(self._process.communicate(), 120)
         return float(out)
 
 
 async def watch(address: str, operation: str, count: int) -> None:
-    """What the process of the watchers does."""
+    """The process of the watchers: prints ``attached`` once all are, then their mean number of updates."""
     channels = [
         grpc.aio.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)])
         for _ in range(-(-count // PER_CHANNEL))
     ]
     attached, updates = [], [0]
 
-    async def one(number: int) -> None:
+    async def watcher(number: int) -> None:
         stub = distop_pb2_grpc.OperationServiceStub(channels[number // PER_CHANNEL])
         request = pb.WatchOperationRequest(name=operation)
         async for update in stub.WatchOperation(request):
@@ -72,7 +72,7 @@ async def watch(address: str, operation: str, count: int) -> None:
                     print("attached", flush=True)
         raise SystemExit("a stream has ended before the operation")
 
-    await asyncio.gather(*map(one, range(count)))
+    await asyncio.gather(*map(watcher, range(count)))
     print(updates[0] / count)
 
 
@@ -88,11 +88,7 @@ async def run(config: EtcdConfig, folder: Path, processes: Processes, jobs: int)
     sent: dict[int, float] = {}
     async with AsyncClient(address, timeout_s=60, connect_timeout_s=60) as client:
         await client.create_table(TABLE, "/nowhere")
-
-        async def served() -> bool | None:
-            return any("noop" in member.types for member in await client.members()) or None
-
-        await until(served, "an executor")
+        await until_executors(client)
         for count in (1, *COUNTS):  # the first only warms up
             taken[count] = []
             for _ in range(ROUNDS):

@@ -56,7 +56,7 @@ class Marked:
     entries: int
 
     async def fill(self) -> None:
-        """In chunks, as folding leaves them."""
+        """Write the watermarks to etcd, in chunks as folding leaves them."""
         record = TableRecord(name=self.name, location=f"file:///nowhere/{self.name}", uuid=self.name)
         await self.client.put(self.client.keyspace.table(self.name).table, encode(record))
         prefix = watermark_chunks(self.client.keyspace, record)
@@ -70,8 +70,8 @@ class Marked:
                 Put(prefix + bound, value or b"")
                 for bound, value in refilled(Chunks().at(b""), entries).items()
             ]
-            for at in range(0, len(puts), 30):
-                await self.client.txn(Txn(then=tuple(puts[at : at + 30])))
+            for first_put in range(0, len(puts), 30):
+                await self.client.txn(Txn(then=tuple(puts[first_put : first_put + 30])))
 
     def _folder(self, number: int) -> str:
         return f"s3://bucket/landing/{number // FOLDER_FILES:04}"
@@ -88,7 +88,7 @@ class Marked:
         return OperationView(arg=arg, jobs=MappingProxyType({}), token=str(arg.id))
 
     async def commit(self, turn: int) -> float:
-        """Seconds."""
+        """Publish the moves of :meth:`view` as a coordinator does; seconds it took."""
         keys, view = self.client.keyspace.table(self.name), self.view(turn)
         began = time.perf_counter()
         base = await read_base(self.client, keys, view.arg)
@@ -169,7 +169,7 @@ async def _measure(entries: int) -> dict[str, float]:
 
 
 def measure(entries: int = ENTRIES) -> dict[str, float]:
-    """The figures."""
+    """Measure both tables, print a table of their figures and return them: ratios and milliseconds."""
     return asyncio.run(_measure(entries))
 
 

@@ -45,7 +45,7 @@ class DistopWatermarkSensor(BaseSensorOperator):
         self.deferrable, self.distop_conn_id = deferrable, distop_conn_id
 
     def poke(self, context: Context) -> PokeReturnValue:
-        """Look once."""
+        """Read the watermark once; what is returned says whether it has got there, and its value."""
         try:
             with DistopHook(self.distop_conn_id).get_conn() as client:
                 marks = client.table(self.table).watermarks(self.source)
@@ -55,16 +55,16 @@ class DistopWatermarkSensor(BaseSensorOperator):
         return PokeReturnValue(value is not None, value)
 
     def execute(self, context: Context) -> Any:
-        """Look once, and wait."""
+        """Read the watermark once; if it has not got there, wait in the triggerer or in this worker."""
         if not self.deferrable:
             return super().execute(context)
-        if not (found := self.poke(context)):
+        if not (poked := self.poke(context)):
             asked = (self.table, self.source, self.partition, self.at_least)
             trigger = WatermarkTrigger(self.distop_conn_id, *asked, every_s=float(self.poke_interval))
             self.defer(
                 trigger=trigger, timeout=timedelta(seconds=self.timeout), method_name="execute_complete"
             )
-        return found.xcom_value
+        return poked.xcom_value
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> str:
         """The watermark's value."""

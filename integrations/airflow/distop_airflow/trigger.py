@@ -69,10 +69,10 @@ class OperationTrigger(BaseTrigger):
                 finally:
                     ended.cancel()
                     shortest.cancel()
-                found = outcome_of(await ended)
+                event = outcome_of(await ended)
         except DistopError as error:
-            found = {"operation": self._operation, "error": error.fields()}
-        yield TriggerEvent(found)
+            event = {"operation": self._operation, "error": error.fields()}
+        yield TriggerEvent(event)
 
     async def on_kill(self) -> None:
         """Cancel the operation, since a user has ended the task.
@@ -105,7 +105,7 @@ class WatermarkTrigger(BaseTrigger):
         return f"{__name__}.{type(self).__name__}", self._arguments
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Look at intervals. An error is an event, too."""
+        """Read the watermark every ``every_s`` seconds. An error is an event, too."""
         asked = self._arguments
         try:
             async with await DistopHook(asked["distop_conn_id"]).aget_conn() as client:
@@ -116,7 +116,7 @@ class WatermarkTrigger(BaseTrigger):
                     if value is not None:
                         break
                     await asyncio.sleep(asked["every_s"])
-                found = {"value": value}
+                event = {"value": value}
         except DistopError as error:
-            found = {"error": error.fields()}
-        yield TriggerEvent(found)
+            event = {"error": error.fields()}
+        yield TriggerEvent(event)

@@ -12,11 +12,11 @@ from distop_airflow.operator import LONGEST_NAME, run_of
 @pytest.fixture
 def shown(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What the last client was made with, and ``cancelled``, by it."""
-    found: dict[str, Any] = {"cancelled": []}
+    record: dict[str, Any] = {"cancelled": []}
 
     class Client:
         def __init__(self, **given: Any) -> None:
-            found.update(given)
+            record.update(given)
 
         def __enter__(self) -> Any:
             return self
@@ -24,10 +24,10 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         def __exit__(self, *_: object) -> None: ...
 
         def operation(self, name: str) -> SimpleNamespace:
-            return SimpleNamespace(cancel=lambda _: found["cancelled"].append(name))
+            return SimpleNamespace(cancel=lambda _: record["cancelled"].append(name))
 
     monkeypatch.setattr("distop_airflow.hook.Client", Client)
-    return found
+    return record
 
 
 def connected(monkeypatch: pytest.MonkeyPatch, uri: str) -> DistopHook:
@@ -39,7 +39,7 @@ def connected(monkeypatch: pytest.MonkeyPatch, uri: str) -> DistopHook:
     ("extra", "insecure"),
     [("", False), ("?insecure=false", False), ("?insecure=0", False), ("?insecure=true", True)],
 )
-def test_the_token_goes_in_plain_text_only_if_that_is_said(
+def test_the_token_is_sent_unencrypted_only_if_the_connection_says_insecure(
     monkeypatch: pytest.MonkeyPatch, shown: dict[str, Any], extra: str, insecure: bool
 ) -> None:
     connected(monkeypatch, f"distop://:token@host:7070/{extra}").get_conn()

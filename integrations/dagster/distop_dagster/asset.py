@@ -135,13 +135,13 @@ def _apply(
     except (DagsterExecutionInterruptedError, KeyboardInterrupt):
         _take_out(client, table, batch)
         raise
-    found = table.batch(batch)
-    if found.state == "applied" and found.operation != before:
-        return client.operation(found.operation).get()
+    queued = table.batch(batch)
+    if queued.state == "applied" and queued.operation != before:
+        return client.operation(queued.operation).get()
     why = "the table still has the rows of before: its replacement was skipped or taken out"
-    if found.state != "applied":
+    if queued.state != "applied":
         why = (
-            f"it was skipped by {found.decided_by or 'somebody'}; if its rows are not in the table, publish "
+            f"it was skipped by {queued.decided_by or 'somebody'}; if its rows are not in the table, publish "
             f"it again, with its argument: distop batch add {table.name} {batch} --republish"
         )
     raise Failure(f"batch {batch!r} of table {table.name!r} was not applied: {why}", allow_retries=False)
@@ -163,27 +163,27 @@ def _applied_before(context: AssetExecutionContext, table: TableHandle, batch: s
 
 def _applied_by(table: TableHandle, batch: str) -> str:
     with suppress(NotFound):
-        if (found := table.batch(batch)).state == "applied":
-            return found.operation
+        if (queued := table.batch(batch)).state == "applied":
+            return queued.operation
     return ""
 
 
 def _wait(context: AssetExecutionContext, table: TableHandle, batch: str) -> None:
     """Wait until the batch has come to its end, and log what it waits for."""
-    said = ""
+    logged = ""
     for progress in table.watch_backfill([batch]):
         progress.raise_for_outcome()
-        if not progress.done and (why := table.why()).sentence != said and why.mood in ("waiting", "stuck"):
-            said = why.sentence
-            context.log.warning("batch %s waits: %s", batch, said)
+        if not progress.done and (why := table.why()).sentence != logged and why.mood in ("waiting", "stuck"):
+            logged = why.sentence
+            context.log.warning("batch %s waits: %s", batch, logged)
 
 
 def _take_out(client: Client, table: TableHandle, batch: str) -> None:
     """Cancel what applies the batch, and take it out, so that it does not block the table."""
     with suppress(DistopError):
-        found = table.batch(batch)
-        if found.state == "running":
-            running = client.operation(found.operation)
+        queued = table.batch(batch)
+        if queued.state == "running":
+            running = client.operation(queued.operation)
             running.cancel(CANCELLED)
             running.wait(CANCEL_S)
         table.remove_batch(batch, CANCELLED)
