@@ -118,7 +118,7 @@ truth: setup ## each value through each way into a table, read back by each read
 	PYTHONPATH=tests $(BIN)/python -m truth $(ARGS)
 
 .PHONY: fuzz
-fuzz: setup ## bytes, requests and tokens of strangers at every door, for MINUTES=60
+fuzz: setup ## bytes, requests and tokens of untrusted callers at every interface, for MINUTES=60
 	until=$$((SECONDS + 60 * $(MINUTES))); while (( SECONDS < until )); do \
 		$(BIN)/python -m pytest -q --timeout 0 --hypothesis-profile fuzz tests/integration/coordinator/fuzz $(ARGS); \
 	done

@@ -19,7 +19,7 @@ LIST = tomllib.loads(Path(__file__).with_name("words.toml").read_text())
 TEXT = re.compile(rf"\b({'|'.join(LIST['text'])})\b", re.IGNORECASE)
 DOCUMENTATION = ["docs/*.md", "README.md", "CONTRIBUTING.md"]
 SHORTEST_DOCSTRING = 3
-"""In words."""
+"""The words that a docstring has at least."""
 
 Problem = tuple[int, str]
 """A line, and what is wrong there."""

@@ -46,9 +46,9 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
 def main(given: list[str] | None = None) -> int:
     chosen = arguments(given)
     logging.basicConfig(level=logging.ERROR)
-    found = points()
+    known = points()
     if chosen.list:
-        for name, module in found.items():
+        for name, module in known.items():
             print(f"{name:28} {module}")
         for name, fault in FAULTS.items():
             print(f"{name:28} {(fault.__doc__ or '').strip()}")
@@ -63,14 +63,14 @@ def main(given: list[str] | None = None) -> int:
     settings = Settings(
         seed=chosen.seed,
         seconds=chosen.seconds,
-        points=found,
-        strikes=strikes(list(found), chosen.points.split(","), rng),
+        points=known,
+        strikes=strikes(list(known), chosen.points.split(","), rng),
         faults=[name for name in FAULTS if fnmatchcase(name, chosen.faults)],
         master=chosen.master,
         runners=chosen.runners,
         folder=folder,
     )
-    report = asyncio.run(until_told(Run(settings, rng)))
+    report = asyncio.run(ended(Run(settings, rng)))
     print(f"\n{report.text()}\n")
     for problem in report.problems():
         print(problem)
@@ -84,7 +84,7 @@ def main(given: list[str] | None = None) -> int:
     return 0 if report.good else 1
 
 
-async def until_told(run: Run) -> Report:
+async def ended(run: Run) -> Report:
     """The run. It ends all its processes when it is interrupted."""
     task = asyncio.create_task(run.run())
     for number in (signal.SIGINT, signal.SIGTERM):

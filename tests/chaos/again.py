@@ -40,13 +40,13 @@ class Table:
     book: Book
     now: State = field(default_factory=State)
     past: dict[str, State] = field(default_factory=dict)
-    """By snapshot."""
+    """The table's state at each snapshot, by its id."""
     folders: dict[str, Batch] = field(default_factory=dict)
-    """By request: where it reads."""
+    """The batch that each request reads, by its id."""
     delivered: dict[str, Batch] = field(default_factory=dict)
-    """By batch: what it was published with last."""
+    """The content that each batch was published with last, by its name."""
     rejected: dict[str, Batch] = field(default_factory=dict)
-    """By operation with a row in quarantine: the row, put right."""
+    """The corrected row of each operation with a row in quarantine."""
     problems: list[str] = field(default_factory=list)
 
     async def run(self) -> list[str]:
@@ -61,15 +61,15 @@ class Table:
         return self.problems
 
     def possible(self) -> list[Callable[[], Awaitable[None]]]:
-        found: list[Callable[[], Awaitable[None]]]
-        found = [self.ingest, self.clear, self.repeat, self.publish, self.reject]
+        steps: list[Callable[[], Awaitable[None]]]
+        steps = [self.ingest, self.clear, self.repeat, self.publish, self.reject]
         if self.delivered:
-            found.append(self.replace)
+            steps.append(self.replace)
         if self.rejected:
-            found.append(self.replay)
+            steps.append(self.replay)
         if len(self.past) > 1:
-            found += [self.roll_back] * 3
-        return found
+            steps += [self.roll_back] * 3
+        return steps
 
     async def remember(self) -> None:
         store = self.lab.cluster.store

@@ -180,8 +180,8 @@ async def drained(lab: Lab, book: Book) -> None:
 
     async def empty() -> bool:
         looked = not (await store.get(index)).exists
-        waiting = [one async for one in lab.client.table(book.table).backlog()]
-        waiting += [one async for one in lab.client.table(book.table).backlog(ordered=False)]
+        waiting = [batch async for batch in lab.client.table(book.table).backlog()]
+        waiting += [batch async for batch in lab.client.table(book.table).backlog(ordered=False)]
         return looked and not waiting
 
     await lab.until(empty, f"the backlog of {book.table} is not drained")

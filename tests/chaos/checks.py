@@ -51,7 +51,7 @@ class Findings:
     orphans: int = 0
     """Metadata and foreign files that no snapshot refers to: left to orphan removal, as documented."""
     wrong: list[str] = field(default_factory=list)
-    """Anything else."""
+    """Sentences about anything else that is wrong."""
 
     def add(self, other: Findings) -> None:
         self.rows_expected += other.rows_expected
@@ -68,23 +68,23 @@ class Findings:
 
 
 @dataclass(frozen=True)
-class Standing:
-    """Head and watermarks of a table at one revision."""
+class TableState:
+    """Head and watermarks of a table, read at one revision of etcd."""
 
     location: str | None
     watermarks: frozenset[str]
 
 
-async def standing(client: EtcdClient, keys: TableKeys) -> Standing:
+async def state_of(client: EtcdClient, keys: TableKeys) -> TableState:
     wanted = (keys.table, keys.head, keys.watermarks)
     result = await client.txn(Txn(then=tuple(map(Get, wanted))))
     table, head, watermarks = (result.single(index, key) for index, key in enumerate(wanted))
     location = decode(head.value, Head, head.key).metadata_location if head.exists else None
     if not table.exists:
-        return Standing(location, frozenset())
+        return TableState(location, frozenset())
     marks = marks_at(client, decode(table.value, TableRecord), watermarks, result.revision)
     named = await asyncio.to_thread(lambda: [name for source in marks.values() for name in source])
-    return Standing(location, frozenset(named))
+    return TableState(location, frozenset(named))
 
 
 def read_rows(location: str | None) -> list[dict[str, Any]]:
@@ -96,10 +96,10 @@ def read_rows(location: str | None) -> list[dict[str, Any]]:
     return rows
 
 
-def ids_of(book: Book, seen: Standing) -> list[int]:
+def ids_of(book: Book, state: TableState) -> list[int]:
     """All ids that a reader finds. Blocking."""
     if not book.plain:
-        return [row["id"] for row in read_rows(seen.location)]
+        return [row["id"] for row in read_rows(state.location)]
     ids: list[int] = []
     for path in sorted(book.location.rglob("*.parquet")):
         if not _is_hidden(path.relative_to(book.location)):
@@ -118,26 +118,26 @@ def _is_hidden(path: Path) -> bool:
     return any(part.startswith(("_", ".")) for part in path.parts)
 
 
-def check_rows(book: Book, seen: Standing) -> Findings:
+def check_rows(book: Book, state: TableState) -> Findings:
     """Whether a table at rest holds what it should. Blocking."""
-    expected, found = Counter(book.expected()), Counter(ids_of(book, seen))
-    lost, strange = expected - found, found - expected
+    expected, present = Counter(book.expected()), Counter(ids_of(book, state))
+    lost, strange = expected - present, present - expected
     doubled = sum(count for number, count in strange.items() if number in expected)
     # Counted when they are new; what was there before must still be, and only once, but is not counted again.
     new = book.fresh & expected.keys()
     book.fresh.clear()
-    findings = Findings(len(new), sum(found[number] for number in new), lost.total(), doubled)
+    findings = Findings(len(new), sum(present[number] for number in new), lost.total(), doubled)
     if foreign := sorted(number for number in strange if number not in expected):
         findings.wrong.append(f"{book.table}: {len(foreign)} rows nobody published, such as {foreign[0]}")
-    if seen.watermarks != book.watermarks:
-        differing = sorted(seen.watermarks ^ book.watermarks)
+    if state.watermarks != book.watermarks:
+        differing = sorted(state.watermarks ^ book.watermarks)
         findings.wrong.append(f"{book.table}: watermarks do not match what is published: {differing[:5]}")
     return findings
 
 
-def check_whole(book: Book, seen: Standing, sizes: dict[str, int]) -> str | None:
+def check_whole(book: Book, state: TableState, sizes: dict[str, int]) -> str | None:
     """What a reader may never see: a part of a batch, or rows without their watermark (P3, C8)."""
-    counts = Counter(row["batch"] for row in read_rows(seen.location))
+    counts = Counter(row["batch"] for row in read_rows(state.location))
     counts.pop("foreign", None)
     partial = {name: count for name, count in counts.items() if count != sizes.get(name)}
     if partial:
@@ -147,11 +147,11 @@ def check_whole(book: Book, seen: Standing, sizes: dict[str, int]) -> str | None
     if book.replaces:
         if len(counts) > 1:
             return f"{book.table}: a reader saw {len(counts)} batches where each replaces the others"
-        if not counts.keys() <= seen.watermarks:
+        if not counts.keys() <= state.watermarks:
             return f"{book.table}: a reader saw rows without their watermark: {sorted(counts)}"
         return None
-    if counts.keys() != seen.watermarks:
-        differing = sorted(counts.keys() ^ seen.watermarks)[:5]
+    if counts.keys() != state.watermarks:
+        differing = sorted(counts.keys() ^ state.watermarks)[:5]
         return f"{book.table}: a reader saw rows and watermarks that do not belong together: {differing}"
     return None
 

@@ -53,8 +53,8 @@ class Service:
     env: dict[str, str]
     log: Path
     proxy: Proxy
-    place: SidecarFolder | None = None
-    """Where the sidecar of a runner is."""
+    sidecar_folder: SidecarFolder | None = None
+    """The folder of a runner's sidecar."""
     catalog: str = ""
     """Where a coordinator serves the catalog, ``host:port``."""
     starts: int = 0
@@ -121,7 +121,7 @@ class Service:
     def sidecar_pid(self) -> int:
         """0: there is none."""
         try:
-            return int(self.place.pid_file.read_text()) if self.place else 0
+            return int(self.sidecar_folder.pid_file.read_text()) if self.sidecar_folder else 0
         except (FileNotFoundError, ValueError):
             return 0
 
@@ -168,10 +168,12 @@ class Cluster:
         catalog = f"127.0.0.1:{free_port()}" if role == "coordinator" else ""
         env = self.environment(config) | {BASE_VARIABLE: str(base), CATALOG_VARIABLE: catalog}
         command = [sys.executable, "-m", "chaos.service_main", role, where, str(TTL_S)]
-        place = None
+        sidecar_folder = None
         if role == "executor":
-            place = SidecarFolder.of(config.endpoints, config.prefix, environ={BASE_VARIABLE: str(base)})
-        service = Service(name, command, env, self.logs / f"{name}.log", proxy, place, catalog)
+            sidecar_folder = SidecarFolder.of(
+                config.endpoints, config.prefix, environ={BASE_VARIABLE: str(base)}
+            )
+        service = Service(name, command, env, self.logs / f"{name}.log", proxy, sidecar_folder, catalog)
         self.services.append(service)
         service.start()
 
@@ -230,10 +232,10 @@ class Cluster:
         return next((name for part, name in OTHERS.items() if part in command), "another process")
 
     def coordinators(self) -> list[Service]:
-        return [service for service in self.services if service.place is None]
+        return [service for service in self.services if service.sidecar_folder is None]
 
     def runners(self) -> list[Service]:
-        return [service for service in self.services if service.place is not None]
+        return [service for service in self.services if service.sidecar_folder is not None]
 
     def addresses(self) -> str:
         return ",".join(service.command[-2] for service in self.coordinators())
@@ -241,12 +243,12 @@ class Cluster:
     async def members(self) -> dict[int, MemberRecord]:
         """The live members by pid."""
         space = self.store.keyspace
-        found = {}
+        records = {}
         for prefix in (space.coordinators, space.executors):
             for kv in (await self.store.scan(prefix)).kvs:
                 record = decode(kv.value, MemberRecord, kv.key)
-                found[record.pid] = record
-        return found
+                records[record.pid] = record
+        return records
 
     async def ready(self, *, coordinators: int = 1, runners: int = 1) -> None:
         """Wait until so many are registered. Raises :class:`AssertionError` if they do not come."""

@@ -103,7 +103,8 @@ class Strike:
         return f"{self.point} in {self.inside}" if self.inside else self.point
 
     @property
-    def what(self) -> str:
+    def kind(self) -> str:
+        """``die``, ``lost`` or ``sleep``."""
         return self.action.partition(":")[0]
 
 
@@ -136,13 +137,13 @@ def strikes(points: list[str], patterns: list[str], rng: random.Random) -> list[
 
     def chosen(strike: Strike) -> bool:
         inside = strike.inside and f"@{strike.inside}"
-        names = (f"{strike.point}{inside}", f"{strike.point}={strike.what}{inside}")
+        names = (f"{strike.point}{inside}", f"{strike.point}={strike.kind}{inside}")
         return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
 
     return [strike for strike in killed + others if chosen(strike)]
 
 
-async def _beside(lab: Lab, fault: Callable[[], Awaitable[None]], *workloads: Workload) -> list[str]:
+async def _during(lab: Lab, fault: Callable[[], Awaitable[None]], *workloads: Workload) -> list[str]:
     """Strike at a moment of chance while work goes on."""
     working = [asyncio.create_task(workload(lab)) for workload in workloads]
     await asyncio.sleep(lab.rng.uniform(0.0, 1.5))
@@ -158,7 +159,7 @@ async def etcd_killed(lab: Lab) -> list[str]:
         await asyncio.sleep(lab.rng.uniform(0.1, TTL_S + 1.0))
         lab.cluster.etcd.start()
 
-    return await _beside(lab, fault, ingest, stepping, cancel)
+    return await _during(lab, fault, ingest, stepping, cancel)
 
 
 async def compacted(lab: Lab) -> list[str]:
@@ -173,7 +174,7 @@ async def compacted(lab: Lab) -> list[str]:
         await store.compact(await store.revision())
         await asyncio.gather(*(service.proxy.accept() for service in services))
 
-    return await _beside(lab, fault, ingest, stepping)
+    return await _during(lab, fault, ingest, stepping)
 
 
 async def cut(lab: Lab) -> list[str]:
@@ -185,7 +186,7 @@ async def cut(lab: Lab) -> list[str]:
                 service.proxy.cut()
             await asyncio.sleep(lab.rng.uniform(0.05, 0.4))
 
-    return await _beside(lab, fault, ingest, stepping)
+    return await _during(lab, fault, ingest, stepping)
 
 
 async def replies_lost(lab: Lab) -> list[str]:
@@ -201,7 +202,7 @@ async def replies_lost(lab: Lab) -> list[str]:
                 proxy.cut()
                 proxy.flow()
 
-    return await _beside(lab, fault, ingest, stepping)
+    return await _during(lab, fault, ingest, stepping)
 
 
 async def cut_off(lab: Lab) -> list[str]:
@@ -214,7 +215,7 @@ async def cut_off(lab: Lab) -> list[str]:
         await asyncio.sleep(TTL_S + 1.5)
         await asyncio.gather(*(service.proxy.accept() for service in pair))
 
-    return await _beside(lab, fault, ingest, stepping)
+    return await _during(lab, fault, ingest, stepping)
 
 
 async def everybody_paused(lab: Lab) -> list[str]:
@@ -223,7 +224,7 @@ async def everybody_paused(lab: Lab) -> list[str]:
     async def fault() -> None:
         await asyncio.gather(*(paused(service) for service in lab.cluster.services))
 
-    return await _beside(lab, fault, ingest, stepping)
+    return await _during(lab, fault, ingest, stepping)
 
 
 async def killed_at_random(lab: Lab) -> list[str]:
@@ -234,7 +235,7 @@ async def killed_at_random(lab: Lab) -> list[str]:
             if service.process is not None and service.running:
                 service.process.kill()
 
-    return await _beside(lab, fault, ingest, stepping, cancel)
+    return await _during(lab, fault, ingest, stepping, cancel)
 
 
 async def etcd_paused(lab: Lab) -> list[str]:
@@ -245,7 +246,7 @@ async def etcd_paused(lab: Lab) -> list[str]:
         await asyncio.sleep(TTL_S + 1.0)
         lab.cluster.etcd.resume()
 
-    return await _beside(lab, fault, ingest, stepping)
+    return await _during(lab, fault, ingest, stepping)
 
 
 async def storm(lab: Lab) -> list[str]:

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from chaos.checks import Findings, KnownFiles, check_keys, check_rows, check_whole, plain_leftovers, standing
+from chaos.checks import Findings, KnownFiles, check_keys, check_rows, check_whole, plain_leftovers, state_of
 from chaos.cluster import Cluster
 from chaos.ledger import Batch, Book, Sources, Started
 from distop.client import AsyncClient
@@ -81,7 +81,7 @@ class Lab:
     async def table(
         self, use: str, *, replaces: bool = False, plain: bool = False, apart: bool = False, **options: Any
     ) -> Book:
-        """The table for one use; made when it is first asked for, and anew after many operations."""
+        """The table for one use; created when it is first needed, and a new one after many operations."""
         book = self.books.get(use)
         if book is not None and book.operations < OPERATIONS_PER_TABLE:
             return book
@@ -148,18 +148,18 @@ class Lab:
                 if time.monotonic() > deadline:
                     raise Stuck(f"{name} never came to its end")
 
-    async def until(self, condition: Callable[[], Awaitable[T | None]], what: str) -> T:
-        """Wait for something; raises :class:`Stuck` if it does not come."""
+    async def until(self, condition: Callable[[], Awaitable[T | None]], failure: str) -> T:
+        """The first true value of the condition; :class:`Stuck` with ``failure`` if there is none in time."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
             try:
-                if found := await condition():
-                    return found
+                if value := await condition():
+                    return value
             except DistopError as error:
                 if not error.retryable:
                     raise
             if time.monotonic() > deadline:
-                raise Stuck(f"{what} after {PATIENCE_S:.0f} s")
+                raise Stuck(f"{failure} after {PATIENCE_S:.0f} s")
             await asyncio.sleep(0.05)
 
     async def ended(self, started: Started) -> list[str]:
@@ -206,15 +206,15 @@ class Lab:
 
     async def check_table(self, book: Book) -> Findings:
         store = self.cluster.store
-        seen = await standing(store, store.keyspace.table(book.table))
-        findings = await asyncio.to_thread(check_rows, book, seen)
+        state = await state_of(store, store.keyspace.table(book.table))
+        findings = await asyncio.to_thread(check_rows, book, state)
         if book.plain:
             findings.leftovers += await asyncio.to_thread(plain_leftovers, book)
             return findings
         own = (
             await self.retry_until_known(partial(self._folders_of_writes, book)) if book.apart else set[str]()
         )
-        findings.add(await asyncio.to_thread(self.files.check, book, seen.location, own))
+        findings.add(await asyncio.to_thread(self.files.check, book, state.location, own))
         return findings
 
     async def _folders_of_writes(self, book: Book) -> set[str]:
@@ -229,14 +229,14 @@ class Lab:
             await asyncio.sleep(READ_EVERY_S)
             for book in list(self.books.values()):
                 try:
-                    seen = await standing(store, store.keyspace.table(book.table))
+                    state = await state_of(store, store.keyspace.table(book.table))
                 except DistopError:
                     continue
-                if book.plain or last.get(book.table) == seen:  # a tree has no pointer that moves at once
+                if book.plain or last.get(book.table) == state:  # a tree has no pointer that moves at once
                     continue
-                last[book.table] = seen
+                last[book.table] = state
                 try:
-                    problem = await asyncio.to_thread(check_whole, book, seen, self._sizes)
+                    problem = await asyncio.to_thread(check_whole, book, state, self._sizes)
                 except FileNotFoundError:
                     if book in self.books.values():
                         raise

@@ -20,17 +20,17 @@ async def landed(lab: Lab) -> list[str]:
     book, client = await lab.table("landed"), lab.client
     folder, round_ = lab.folder / "landing" / book.table, f"{lab.operations:06d}"
     ordered = {f"days/{round_}-{number}": lab.new_batch() for number in (1, 2)}
-    beside = {f"loose/{round_}-{number}": lab.new_batch() for number in (1, 2)}
+    unordered = {f"loose/{round_}-{number}": lab.new_batch() for number in (1, 2)}
     refused = f"loose/{round_}-refused"
     _control(folder / "_config" / "split.json", '{"split_bytes": 1024}')
     _control(folder / "days" / "_config" / "ORDERME")
     await lab.retry_until_known(
         partial(client.table(book.table).set_ordering, validation=True, gate="closed")
     )
-    for name, batch in [*ordered.items(), *beside.items()]:
+    for name, batch in [*ordered.items(), *unordered.items()]:
         _control(folder / name / "_POINTER", f"{batch.folder}\n")
     _control(folder / refused / "_POINTER", f"{folder}/nothing/is/here\n")
-    for name in [*ordered, *beside, refused]:
+    for name in [*ordered, *unordered, refused]:
         _control(folder / name / "_SUCCESS")
     _control(folder / "_HISTORYDONE")
     problems = list[str]()
@@ -46,10 +46,10 @@ async def landed(lab: Lab) -> list[str]:
     await lab.retry_until_known(partial(client.table(book.table).skip_batch, refused))
     await _look(lab, book, folder)
     in_order = await _done(lab, book, list(ordered), ordered=True)
-    any_order = await _done(lab, book, [*beside, refused], ordered=False)
+    any_order = await _done(lab, book, [*unordered, refused], ordered=False)
     if any_order[refused].state != "skipped":
         problems.append(f"{book.table}: {refused} is {any_order[refused].state}")
-    for name, batch in [*ordered.items(), *beside.items()]:
+    for name, batch in [*ordered.items(), *unordered.items()]:
         problems += await _entered(lab, book, batch, (in_order | any_order)[name])
     shutil.rmtree(folder)
     return problems
@@ -92,8 +92,8 @@ async def _failed(lab: Lab, book: Book, batch: str) -> None:
 async def _done(lab: Lab, book: Book, batches: list[str], *, ordered: bool) -> dict[str, Listed]:
     async def done() -> dict[str, Listed] | None:
         listed = lab.client.table(book.table).backlog(applied=True, ordered=ordered)
-        found = {batch.name: batch async for batch in listed}
-        return found if found.keys() >= set(batches) else None
+        by_name = {batch.name: batch async for batch in listed}
+        return by_name if by_name.keys() >= set(batches) else None
 
     return await lab.until(done, f"batches of {book.table} are not applied")
 

@@ -18,22 +18,22 @@ WRITERS = {"pyiceberg": 6, "duckdb": 3}
 
 def engines() -> dict[str, Path]:
     """The Python of each engine that is there: `make conformance` installs them."""
-    found = {"pyiceberg": Path(sys.executable)}
+    pythons = {"pyiceberg": Path(sys.executable)}
     folder = ROOT / "build/conformance/venv-duckdb"
     if (folder / "ready").exists():
-        found["duckdb"] = folder / "bin/python"
-    return found
+        pythons["duckdb"] = folder / "bin/python"
+    return pythons
 
 
 async def ten_writers(lab: Lab) -> list[str]:
     """pyiceberg and DuckDB over HTTP, and Spark: every row once. What is not installed is left out."""
     book = await lab.table("raced", apart=True, partitionBy=[])
     problems = await lab.ended(await lab.ingest(book))
-    found, working, rows = engines(), [], list[int]()
-    if missing := sorted(WRITERS.keys() - found.keys()):
+    pythons, working, rows = engines(), [], list[int]()
+    if missing := sorted(WRITERS.keys() - pythons.keys()):
         print(f"    left out, since they are not installed: {', '.join(missing)}", flush=True)
     catalogs = [f"http://{service.catalog}" for service in lab.cluster.coordinators()]
-    for engine, python in found.items():
+    for engine, python in pythons.items():
         for writer in range(WRITERS[engine]):
             ids = [lab.sources.next_id() for _ in range(ROWS)]
             rows += ids

@@ -33,10 +33,10 @@ class Line:
     leftovers: int = 0
 
     def cells(self) -> tuple[str, ...]:
-        def times(what: str) -> str:
-            if what in self.missed:
+        def times(kind: str) -> str:
+            if kind in self.missed:
                 return "NOT REACHED"
-            return str(self.done.get(what, "")) or "."
+            return str(self.done.get(kind, "")) or "."
 
         return (
             self.name,
@@ -78,7 +78,7 @@ class Report:
 
     @property
     def missed(self) -> list[str]:
-        return [f"{line.name}={what}" for line in self.lines.values() for what in line.missed]
+        return [f"{line.name}={kind}" for line in self.lines.values() for kind in line.missed]
 
     @property
     def good(self) -> bool:
@@ -119,12 +119,12 @@ class Report:
 
     def problems(self) -> list[str]:
         """Everything that keeps the run from being good, in words."""
-        lines = [f"WRONG: {one}" for one in self.total.wrong]
-        lines += [f"LEFT OVER: {one}" for one in self.total.leftovers]
-        lines += [f"STUCK: {one}" for one in self.stuck]
+        lines = [f"WRONG: {sentence}" for sentence in self.total.wrong]
+        lines += [f"LEFT OVER: {path}" for path in self.total.leftovers]
+        lines += [f"STUCK: {name}" for name in self.stuck]
         if self.total.rows_lost or self.total.rows_doubled:
             lines.append(f"ROWS: {self.total.rows_lost} lost, {self.total.rows_doubled} doubled")
-        lines += [f"NOT REACHED: {one}: no workload comes by there" for one in self.missed]
+        lines += [f"NOT REACHED: {point}: no workload comes by there" for point in self.missed]
         if self.untried:
             lines.append(f"UNTRIED: {self.untried} strikes and faults, for lack of time")
         return lines

@@ -44,11 +44,11 @@ class Settings:
 
 
 class Run:
-    """See :meth:`run`."""
+    """One run of strikes and faults, with its report."""
 
     def __init__(self, settings: Settings, rng: random.Random) -> None:
         self._settings, self._rng = settings, rng
-        killed = {strike.name for strike in settings.strikes if strike.what == "die"}
+        killed = {strike.name for strike in settings.strikes if strike.kind == "die"}
         self.report = Report(settings.seed, sorted(killed))
         self._began = time.monotonic()
 
@@ -80,17 +80,17 @@ class Run:
     async def _rounds(self, lab: Lab) -> None:
         rounds: list[Strike | str] = [*self._settings.strikes, *self._settings.faults]
         await self._settled(lab, ingest(lab), self.report.line("nothing"), "undisturbed")
-        for number, what in enumerate(rounds):
+        for number, chosen in enumerate(rounds):
             if time.monotonic() - self._began > self._settings.seconds:
                 self.report.untried = len(rounds) - number
                 break
-            at_runner = isinstance(what, Strike) and self._settings.points[what.point] in OF_RUNNERS
+            at_runner = isinstance(chosen, Strike) and self._settings.points[chosen.point] in OF_RUNNERS
             # Starting Spark takes long: a runner is only killed when there is another one.
             await lab.cluster.ready(runners=self._settings.runners if at_runner else 1)
-            if isinstance(what, Strike):
-                await self._strike(lab, what)
+            if isinstance(chosen, Strike):
+                await self._strike(lab, chosen)
             else:
-                await self._fault(lab, what)
+                await self._fault(lab, chosen)
         await self._look_at_retired(lab)
         try:
             await self._ask_the_doctor(lab)
@@ -108,10 +108,10 @@ class Run:
                 self.report.total.wrong += await lab.ended(cleaned)
         await lab.quiet()
         diagnosis = await lab.retry_until_known(lambda: lab.client.diagnose(deep=True))
-        for found in diagnosis.findings:
-            self._say(f"    doctor: {found.severity.value} {found.code} {found.sentence}")
-            if found.severity in (Severity.ERROR, Severity.WARNING):
-                self.report.total.wrong.append(f"doctor: {found.code} {found.sentence}")
+        for finding in diagnosis.findings:
+            self._say(f"    doctor: {finding.severity.value} {finding.code} {finding.sentence}")
+            if finding.severity in (Severity.ERROR, Severity.WARNING):
+                self.report.total.wrong.append(f"doctor: {finding.code} {finding.sentence}")
 
     async def _strike(self, lab: Lab, strike: Strike) -> None:
         """Arm a point, and work until somebody has come by."""
@@ -132,11 +132,11 @@ class Run:
             lab.here = do_nothing
             if who is not None:
                 line.struck.add(who)
-                line.done[strike.what] = line.done.get(strike.what, 0) + 1
+                line.done[strike.kind] = line.done.get(strike.kind, 0) + 1
                 return
             if not good:
                 break
-        line.missed.append(strike.what)
+        line.missed.append(strike.kind)
         self._say(f"  NOT REACHED: {strike.name}")
 
     async def _fault(self, lab: Lab, name: str) -> None:
@@ -169,7 +169,7 @@ class Run:
         line.operations += lab.operations - operations
         self._enter(findings, line)
         if not findings.good:
-            self._abandon(lab)  # what is wrong is told once
+            self._abandon(lab)  # each problem is reported once
         took, at = time.monotonic() - began, time.monotonic() - self._began
         who = strike and lab.cluster.struck(strike.point, strike.action)
         verdict = "ok" if findings.good and not self._is_stuck(name) else "WRONG"

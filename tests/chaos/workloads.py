@@ -31,8 +31,8 @@ Workload: TypeAlias = Callable[[Lab], Coroutine[Any, Any, list[str]]]
 
 async def all_ended(lab: Lab, *started: Started) -> list[str]:
     problems = []
-    for one in started:
-        problems += await lab.ended(one)
+    for operation in started:
+        problems += await lab.ended(operation)
     return problems
 
 
@@ -137,9 +137,9 @@ async def versioned(lab: Lab) -> list[str]:
         argument = {"folder": str(folder), "partitions": 2, "first": ids[0]}
         problems += await lab.ended(await lab.start(await lab.table("delta"), "versioned", argument))
     committed = [Path(urlsplit(uri).path) for uri in DeltaTable(str(folder)).file_uris()]
-    found = sorted(number for path in committed for number in pq.read_table(path)["id"].to_pylist())
-    if found != expected:
-        problems.append(f"{folder} holds {len(found)} rows, not {len(expected)}")
+    ids = sorted(number for path in committed for number in pq.read_table(path)["id"].to_pylist())
+    if ids != expected:
+        problems.append(f"{folder} holds {len(ids)} rows, not {len(expected)}")
     return problems
 
 
@@ -214,10 +214,10 @@ async def _resolve(lab: Lab, started: Started, action: Literal["retry", "skip", 
 def _check_exported(started: Started, wanted: set[str]) -> list[str]:
     assert started.folder is not None
     written = {path.name: path.read_text() for path in started.folder.iterdir()}
-    found = {name for name in written if name != "journal" and not name.endswith(".broken")}
-    if found != wanted:
-        return [f"{started.operation} has published {sorted(found)}, not {sorted(wanted)}"]
-    if len({written[name] for name in found}) > 1:
+    published = {name for name in written if name != "journal" and not name.endswith(".broken")}
+    if published != wanted:
+        return [f"{started.operation} has published {sorted(published)}, not {sorted(wanted)}"]
+    if len({written[name] for name in published}) > 1:
         return [f"{started.operation} has published under several tokens"]
     return []
 
@@ -228,15 +228,17 @@ async def bad_rows(lab: Lab) -> list[str]:
 
 
 async def cancel(lab: Lab) -> list[str]:
-    """An operation that would last for ever is cancelled; its type hears of it."""
+    """An operation that would last for ever is cancelled; the ``after_failure`` of its type is called."""
     aborted = lab.folder / f"aborted-{lab.operations}"
     argument = {"partitions": 1, "release": str(lab.folder / "never"), "aborted": str(aborted)}
     started = await lab.start(await lab.table("held"), "holding", argument, outcome="cancelled")
     await asyncio.sleep(lab.rng.uniform(0.0, 0.5))
     await lab.retry_until_known(lambda: lab.client.operation(str(started.operation)).cancel(reason="chaos"))
     problems = await lab.ended(started)
-    told = set(aborted.read_text().splitlines()) if aborted.exists() else set()
-    return problems if len(told) == 1 else [*problems, f"{started.operation} was aborted as {sorted(told)}"]
+    tokens = set(aborted.read_text().splitlines()) if aborted.exists() else set()
+    return (
+        problems if len(tokens) == 1 else [*problems, f"{started.operation} was aborted as {sorted(tokens)}"]
+    )
 
 
 async def held_up(lab: Lab) -> list[str]:
@@ -258,16 +260,16 @@ async def drained(lab: Lab) -> list[str]:
     started = await lab.ingest(await lab.table("appended"))
     address = lab.cluster.addresses().split(",")[lab.rng.randrange(2)]
 
-    async def told(undo: bool) -> bool:
+    async def accepted(undo: bool) -> bool:
         # One that was killed at the point is another member by now, or not there yet.
         with contextlib.suppress(DistopError):
             await lab.client.drain(address, "chaos", undo=undo)
             return True
         return False
 
-    await lab.until(lambda: told(False), f"{address} cannot be drained")
+    await lab.until(lambda: accepted(False), f"{address} cannot be drained")
     problems = await lab.ended(started)
-    await lab.until(lambda: told(True), f"{address} stays drained")
+    await lab.until(lambda: accepted(True), f"{address} stays drained")
     return problems
 
 
@@ -281,9 +283,9 @@ async def granted(lab: Lab) -> list[str]:
         partial(lab.client.change_grants, (), [theirs]),
     ):
         await lab.retry_until_known(change)
-        standing = (await lab.retry_until_known(lab.client.grants)).grants
-        if mine not in standing or (theirs in standing) != bool(change.args[0]):
-            problems.append(f"the policy is {standing}")
+        grants = (await lab.retry_until_known(lab.client.grants)).grants
+        if mine not in grants or (theirs in grants) != bool(change.args[0]):
+            problems.append(f"the policy is {grants}")
     return problems
 
 
@@ -359,7 +361,7 @@ async def prune(lab: Lab) -> list[str]:
     return await all_ended(lab, await lab.start(book, "noop", {"partitions": 1}))
 
 
-async def leader_told_to_go(lab: Lab) -> list[str]:
+async def leader_terminated(lab: Lab) -> list[str]:
     """SIGTERM for the leader while it has work; its supervisor starts another one."""
     started = await lab.ingest(await lab.table("appended"))
     await _signal_leader(lab, started, signal.SIGTERM)
@@ -368,7 +370,7 @@ async def leader_told_to_go(lab: Lab) -> list[str]:
     return problems
 
 
-async def runner_told_to_go(lab: Lab) -> list[str]:
+async def runner_terminated(lab: Lab) -> list[str]:
     """SIGTERM for a runner, in the middle of work."""
     started = await lab.ingest(await lab.table("appended"))
     runner = lab.rng.choice(lab.cluster.runners())
@@ -409,8 +411,8 @@ async def sidecars_killed(lab: Lab) -> list[str]:
     scratch = []
     for runner in lab.cluster.runners():
         if pid := runner.sidecar_pid():
-            if runner.place is not None:
-                scratch.append(runner.place.scratch_of(over.operation))
+            if runner.sidecar_folder is not None:
+                scratch.append(runner.sidecar_folder.scratch_of(over.operation))
             kill(pid)
     problems += await working
     problems += await ingest(lab)
@@ -492,7 +494,7 @@ BY_STEP: dict[str, tuple[Workload, ...]] = {
     "grant": (granted,),
     "log": (export,),
     "step": (export,),
-    **{f"step.{what}": (plain,) for what in ("rename", "delete", "mkdir", "success", "unmark")},
+    **{f"step.{kind}": (plain,) for kind in ("rename", "delete", "mkdir", "success", "unmark")},
     "step.hook": (notified,),
     "step.delta": (versioned,),
     "expire": (maintained,),
@@ -512,11 +514,11 @@ BY_STEP: dict[str, tuple[Workload, ...]] = {
     "catalog.swap": (foreign_append, catalogued),
     "namespace": (catalogued,),
     "prune": (prune,),
-    "resign": (leader_told_to_go,),
-    "lease": (leader_told_to_go, runner_told_to_go),
-    "coordinator.register": (leader_told_to_go,),
+    "resign": (leader_terminated,),
+    "lease": (leader_terminated, runner_terminated),
+    "coordinator.register": (leader_terminated,),
     "runner.register": (runner_paused,),
-    "wait": (runner_paused, runner_told_to_go),
+    "wait": (runner_paused, runner_terminated),
     "sidecar": (sidecars_killed,),
     "scratch": (sidecars_killed,),
 }
@@ -533,5 +535,5 @@ def workloads_of(point: str) -> list[Workload]:
 
 def workloads_for(point: str) -> list[Workload]:
     """Those to try for a point, the most likely first; then all others, in case the table above is behind."""
-    others = (*ORDINARY, foreign_append, leader_told_to_go, sidecars_killed)
+    others = (*ORDINARY, foreign_append, leader_terminated, sidecars_killed)
     return list(dict.fromkeys([*workloads_of(point), *others]))

@@ -14,7 +14,7 @@ LINE_BYTES = 1 << 20
 
 
 class SparkWriter:
-    """See :mod:`chaos.spark_writer`."""
+    """The process of :mod:`chaos.spark_writer`, restarted when it was killed."""
 
     def __init__(self, arguments: list[str], env: dict[str, str], log: Path) -> None:
         self._command = [sys.executable, "-m", "chaos.spark_writer", *arguments]

@@ -93,8 +93,8 @@ def _java_version(home: Path) -> int:
         lines = (home / "release").read_text().splitlines()
     except OSError:
         return 0
-    found = [line.partition("=")[2].strip('"') for line in lines if line.startswith("JAVA_VERSION=")]
-    return int(found[0].split(".")[0]) if found and found[0].split(".")[0].isdigit() else 0
+    versions = [line.partition("=")[2].strip('"') for line in lines if line.startswith("JAVA_VERSION=")]
+    return int(versions[0].split(".")[0]) if versions and versions[0].split(".")[0].isdigit() else 0
 
 
 def _folder(name: str) -> Path:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 LIMIT_S = 900
-# Namespaces must exist before their tables; and of a place that is asked for, another spelling may be used.
+# Namespaces must exist before their tables, and a requested location may be spelled in another way.
 PROPERTIES = {
     "rck.local": "false",
     "rck.requires-namespace-create": "true",

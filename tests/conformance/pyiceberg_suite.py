@@ -1,8 +1,8 @@
-"""pyiceberg's own tests, with a catalog of distop in place of its in-memory one: a plugin of pytest.
+"""pyiceberg's own tests, with a catalog of distop in location of its in-memory one: a plugin of pytest.
 
 ``make conformance`` runs it, by ``run.py``. Each ``InMemoryCatalog`` that these tests make is a catalog
-in etcd here, with a keyspace of its own; or, with ``CONFORMANCE_DOOR=rest``, pyiceberg's ``RestCatalog`` with
-a REST service for it. Tests of other catalogs are left out.
+in etcd here, with a keyspace of its own; or, with ``CONFORMANCE_CATALOG=rest``, pyiceberg's ``RestCatalog``
+with a REST service for it. Tests of other catalogs are left out.
 """
 
 import json
@@ -33,32 +33,32 @@ class CatalogInEtcd(EtcdCatalog):
     """Empty, as an in-memory catalog is when it is made."""
 
     def __init__(self, name: str, warehouse: str = "", **properties: str) -> None:
-        place, prefix = _given(warehouse)
+        location, prefix = _given(warehouse)
         given = {"etcd.endpoints": os.environ["CONFORMANCE_ETCD"], "etcd.prefix": prefix}
-        super().__init__(name, **{"warehouse": place, **given, **properties})
+        super().__init__(name, **{"warehouse": location, **given, **properties})
 
 
 class CatalogOverHttp(RestCatalog):
     """The same, behind a REST service of its own, which ends with the test."""
 
     def __init__(self, name: str, warehouse: str = "", **properties: str) -> None:
-        place, prefix = _given(warehouse)
+        location, prefix = _given(warehouse)
         etcd = EtcdConfig(endpoints=(os.environ["CONFORMANCE_ETCD"],), prefix=prefix)
-        door = _doors.enter_context(rest_door(etcd, Path(place.removeprefix("file://"))))
-        super().__init__(name, **{"uri": f"http://{door.address}", **properties})
+        served = _services.enter_context(rest_door(etcd, Path(location.removeprefix("file://"))))
+        super().__init__(name, **{"uri": f"http://{served.address}", **properties})
 
 
-_doors = ExitStack()
+_services = ExitStack()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown() -> Iterator[None]:
     yield  # what fixtures do at their end needs it
-    _doors.pop_all().close()
+    _services.pop_all().close()
 
 
-_DOOR = {"etcd": CatalogInEtcd, "rest": CatalogOverHttp}[os.environ["CONFORMANCE_DOOR"]]
-pyiceberg.catalog.memory.InMemoryCatalog = _DOOR  # type: ignore[misc,assignment]
+_CATALOG = {"etcd": CatalogInEtcd, "rest": CatalogOverHttp}[os.environ["CONFORMANCE_CATALOG"]]
+pyiceberg.catalog.memory.InMemoryCatalog = _CATALOG  # type: ignore[misc,assignment]
 
 
 @pytest.hookimpl(trylast=True)
@@ -75,7 +75,7 @@ def _on_our_catalog(item: pytest.Item) -> bool:
     fixtures = set(getattr(item, "fixturenames", ()))
     if fixtures & _OTHERS:
         return False
-    return bool(fixtures & _FIXTURES) and all("memory" in one and "sqlite" not in one for one in named)
+    return bool(fixtures & _FIXTURES) and all("memory" in name and "sqlite" not in name for name in named)
 
 
 _FIXTURES = {"catalog", "catalog_with_warehouse", "test_catalog"}

@@ -1,11 +1,11 @@
-"""Other people's tests and engines against both doors of the catalog: ``run.py [PART...]``.
+"""Other people's tests and engines against both catalogs: ``run.py [PART...]``.
 
 pyiceberg's behaviour and table tests, from the source distribution of its version, run against
 ``EtcdCatalog`` and through the REST service; the REST compatibility kit and engines against a coordinator.
 Nothing of theirs is kept in the repository: what is downloaded lies in ``build/conformance``.
 ``expected_failures.txt`` says which tests cannot pass and why. Parts are ``etcd``, ``rest``, ``rck`` and
 names of engines; by default all of them run. The last line is JSON. ``fetch [PART...]`` alone downloads what
-they need, so that a machine that reaches no package index is told from one where they fail.
+they need, so that a machine that reaches no package index can be distinguished from one where they fail.
 """
 
 import json
@@ -35,7 +35,7 @@ SUITES = {
     "behaviour": ["tests/catalog/test_catalog_behaviors.py", "tests/integration/test_catalog.py"],
     "tables": ["tests/table", "tests/cli/test_console.py", "tests/io/test_pyarrow.py"],
 }
-DOORS = ("etcd", "rest")
+CATALOGS = ("etcd", "rest")
 IMPORTED = """
 sqlalchemy==2.1.9 pytest-lazy-fixtures==1.4.1 pytest-mock==3.17.0 requests-mock==1.12.1
 fastavro==1.13.1 thrift==0.25.0 datafusion==55.0.0
@@ -47,7 +47,7 @@ DOWNLOAD_S = 300
 def main(parts: list[str]) -> int:
     only_fetch = parts[:1] == ["fetch"]
     parts = parts[1:] if only_fetch else parts
-    known = (*DOORS, "rck", *engines.ENGINES)
+    known = (*CATALOGS, "rck", *engines.ENGINES)
     if unknown := set(parts) - set(known):
         sys.exit(f"unknown: {', '.join(sorted(unknown))}; known are {', '.join(known)}")
     wanted = parts or known
@@ -57,8 +57,8 @@ def main(parts: list[str]) -> int:
     summary: Counter[str] = Counter()
     with tempfile.TemporaryDirectory(prefix="conformance-") as name:
         folder = Path(name)
-        if doors := [door for door in DOORS if door in wanted]:
-            _suites(folder, doors, summary)
+        if catalogs := [catalog for catalog in CATALOGS if catalog in wanted]:
+            _suites(folder, catalogs, summary)
         if "rck" in wanted:
             (folder / "kit").mkdir()
             with served.coordinator(folder / "rck") as url:
@@ -78,7 +78,7 @@ def _fetch(parts: Sequence[str]) -> int:
     """Download what these parts need."""
     for part in parts:
         try:
-            if part in DOORS:
+            if part in CATALOGS:
                 _download()
             elif part == "rck":
                 kit.fetch(KEPT)
@@ -104,14 +104,18 @@ def _engines(folder: Path, chosen: list[str]) -> list[str]:
     return wrote
 
 
-def _suites(folder: Path, doors: list[str], summary: Counter[str]) -> None:
-    """pyiceberg's, through these doors."""
+def _suites(folder: Path, catalogs: list[str], summary: Counter[str]) -> None:
+    """Run pyiceberg's suites against these catalogs; count their outcomes in ``summary``."""
     kept = _download()
     with EtcdProcess(folder / "etcd") as etcd:
         for suite, paths in SUITES.items():
-            for door in doors:
-                outcomes = _run(kept, folder, etcd.endpoint, door, paths)
-                _judge({f"{door}::{test}": outcome for test, outcome in outcomes.items()}, suite, summary)
+            for catalog in catalogs:
+                outcomes = _run(kept, folder, etcd.endpoint, catalog, paths)
+                _judge(
+                    {f"{catalog}::{test}": outcome for test, outcome in outcomes.items()},
+                    suite,
+                    summary,
+                )
 
 
 def _judge(outcomes: Mapping[str, str], suite: str, summary: Counter[str]) -> None:
@@ -167,13 +171,13 @@ def _call(*command: str) -> None:
     subprocess.run(command, check=True, timeout=DOWNLOAD_S)
 
 
-def _run(kept: Path, folder: Path, endpoint: str, door: str, paths: list[str]) -> dict[str, str]:
+def _run(kept: Path, folder: Path, endpoint: str, catalog: str, paths: list[str]) -> dict[str, str]:
     outcomes = folder / "outcomes.json"
     outcomes.write_text("{}")
     environment = {
         **os.environ,
         "CONFORMANCE_ETCD": endpoint,
-        "CONFORMANCE_DOOR": door,
+        "CONFORMANCE_CATALOG": catalog,
         "CONFORMANCE_WAREHOUSE": f"file://{folder}/warehouse",
         "CONFORMANCE_OUTCOMES": str(outcomes),
         "PYTHONPATH": f"{HERE}{os.pathsep}{HERE.parent}{os.pathsep}{kept / 'imported'}",
@@ -191,8 +195,8 @@ def _run(kept: Path, folder: Path, endpoint: str, door: str, paths: list[str]) -
     ]
     command += ["-p", "no:cacheprovider", *paths]
     subprocess.run(command, cwd=kept / "suite", env=environment, check=False)
-    found: dict[str, str] = json.loads(outcomes.read_text())
-    return found
+    by_test: dict[str, str] = json.loads(outcomes.read_text())
+    return by_test
 
 
 if __name__ == "__main__":

@@ -36,8 +36,8 @@ def main(given: list[str] | None = None) -> int:
     if chosen.list:
         for name, scenario in SCENARIOS.items():
             print(f"{name:12} {scenario.what}")
-        for words, one in PLANTS.items():
-            print(f"--plant {words!r} (in {one.scenario})")
+        for words, planted in PLANTS.items():
+            print(f"--plant {words!r} (in {planted.scenario})")
         return 0
     plant = None if chosen.plant is None else PLANTS[chosen.plant]
     names = [name for name in SCENARIOS if fnmatchcase(name, chosen.scenarios)]
@@ -59,7 +59,7 @@ def main(given: list[str] | None = None) -> int:
                     print(f"{number:4} {line}")
                 print()
     violations = sum(len(report.violations) for report in reports.values())
-    told = {
+    figures = {
         "states": sum(report.states for report in reports.values()),
         "steps": sum(report.steps for report in reports.values()),
         "depth": min(report.depth for report in reports.values()),
@@ -68,7 +68,7 @@ def main(given: list[str] | None = None) -> int:
         "walks": sum(report.walks for report in reports.values()),
         "violations": violations,
     }
-    print(json.dumps(told))
+    print(json.dumps(figures))
     return 1 if violations else 0
 
 

@@ -151,9 +151,9 @@ async def serves(env: Env, name: str, lease: int) -> Any:
 
 async def yields(env: Env, name: str, lease: int) -> Any:
     """As ``until_absent``: a look, and then the first change. A key of its own is as good as none."""
-    standing = await env.client.get(KEYS.coordinator)
-    if standing.exists and standing.lease != lease:
-        created = standing.create_revision
+    leader = await env.client.get(KEYS.coordinator)
+    if leader.exists and leader.lease != lease:
+        created = leader.create_revision
 
         def gone(store: Store) -> bool | None:
             return True if store.get(KEYS.coordinator).create_revision != created else None
@@ -168,14 +168,14 @@ async def leads(env: Env, name: str, lease: int, epoch: int) -> Any:
     again = Next(leads, (name, lease, epoch))
     try:
         await driver._list()
-        seen = await env.look("the table", _of_interest)
+        listed = await env.look("the table", _of_interest)
         acted = await _act(env, driver)
     except (LeadershipLost, LeaseLost) as error:
         return error.code
     except DistopError:
         return again  # as the driver does after a pause
     if not acted:
-        await env.until("the table changes", lambda store: True if _of_interest(store) != seen else None)
+        await env.until("the table changes", lambda store: True if _of_interest(store) != listed else None)
     return again
 
 
@@ -196,9 +196,9 @@ async def _act(env: Env, driver: TableDriver) -> bool:
     """Do what is due, by what was listed and what came of it; whether there was anything."""
     acted = False
     while True:
-        open_ = [one for one in driver.tracked() if not one.gone]
-        due = [(one, decide(one, deadline_passed=False, paused=one.pause is not None)) for one in open_]
-        due = [(one, action) for one, action in due if not isinstance(action, Nothing)]
+        open_ = [each for each in driver.tracked() if not each.gone]
+        due = [(each, decide(each, deadline_passed=False, paused=each.pause is not None)) for each in open_]
+        due = [(each, action) for each, action in due if not isinstance(action, Nothing)]
         if not due:
             return acted
         acted = True
@@ -212,12 +212,12 @@ def _work() -> Work:
 
 def _of_interest(store: Store) -> int:
     """What a leader acts upon: its own key, and what stands of operations but for claims and checkpoints."""
-    found = [store.get(KEYS.coordinator).create_revision]
+    parts = [store.get(KEYS.coordinator).create_revision]
     for keys in operations(store):
-        found += [
+        parts += [
             hash(kv) for kv in store.under(keys.prefix) if not kv.key.endswith((b".claim", b".progress"))
         ]
-    return hash(tuple(found))
+    return hash(tuple(parts))
 
 
 async def takes(env: Env, name: str, lease: int) -> Any:
@@ -326,9 +326,9 @@ async def waits(
     keys = KEYS.operation(OperationId.parse(operation))
 
     def changed(store: Store) -> bool | None:
-        standing = store.get(keys.claim(partition)).create_revision == claimed
+        is_claimed = store.get(keys.claim(partition)).create_revision == claimed
         runs = store.get(keys.runner).create_revision == token and store.get(keys.state).value == RUNNING
-        return None if standing and runs and not store.get(keys.job_state(partition)).exists else True
+        return None if is_claimed and runs and not store.get(keys.job_state(partition)).exists else True
 
     await env.until("the claim is gone", changed)
     return Next(works, (name, partition, lease, operation, token))
@@ -341,8 +341,8 @@ async def commits(env: Env, name: str, tries: int = 3) -> Any:
     before = base.head.metadata_location if base.head is not None else ""
     head = Head(metadata_location=f"{before} {entry}".strip(), operation=FOREIGN)
 
-    def landed(found: Head | None) -> bool:
-        return found is not None and entry in found.metadata_location.split()
+    def landed(head: Head | None) -> bool:
+        return head is not None and entry in head.metadata_location.split()
 
     def move(etcd: SyncEtcd) -> Swap:
         pointers = Pointers(etcd)
@@ -381,7 +381,7 @@ async def pauses(env: Env, name: str) -> Any:
 
 
 async def resumes(env: Env, name: str, operation: str) -> Any:
-    """See :func:`pauses`."""
+    """Somebody who resumes an operation that :func:`pauses` has paused."""
     audit = audit_put(KEYS, "resume", by=name, target=operation, at=NOW)
     await resume_operation(env.client, KEYS.operation(OperationId.parse(operation)), audit)
     return f"{operation} resumed"

@@ -9,7 +9,7 @@
 - Only who leads the table ends its operations; only who runs an operation, and owns the job if that can be
   owned, adds results. What somebody has nobody else takes, and nobody takes what is paused. Nothing is
   written of an operation that is over.
-- What somebody was told stays true.
+- An answer that somebody got stays true.
 - Nothing rests without an end while somebody is there to bring it about.
 """
 
@@ -103,20 +103,20 @@ class TableLaws:
         before, after = change.before, change.after
         published: set[str] = set()
         for key in change.changed:
-            if (found := self._of_operation.fullmatch(key)) is not None:
-                keys = self._keys.operation(self._operation(found[2], found[3]))
+            if (match := self._of_operation.fullmatch(key)) is not None:
+                keys = self._keys.operation(self._operation(match[2], match[3]))
                 if after.get(key).exists and not after.get(keys.state).exists:
                     raise Broken(f"{change.who} writes {_text(key)} of an operation that is over")
-                if found[4] is not None and found[5] == b"state":
+                if match[4] is not None and match[5] == b"state":
                     self._marked(change, keys, before.get(key), after.get(key))
-                elif found[4] is None and found[5] == b"state":
+                elif match[4] is None and match[5] == b"state":
                     self._state_moved(change, keys, before.get(key), after.get(key))
-                elif found[5] in (b"runner", b"claim") and before.get(key).exists and after.get(key).exists:
+                elif match[5] in (b"runner", b"claim") and before.get(key).exists and after.get(key).exists:
                     if before.get(key).lease != after.get(key).lease:
                         raise Broken(f"{change.who} takes {_text(key)}, which somebody has")
-                elif found[5] == b"runner" and after.get(key).exists and before.get(keys.pause).exists:
+                elif match[5] == b"runner" and after.get(key).exists and before.get(keys.pause).exists:
                     raise Broken(f"{change.who} takes {keys.operation}, which is paused")
-                elif found[4] is None and found[5] == b"arg" and after.get(key).exists:
+                elif match[4] is None and match[5] == b"arg" and after.get(key).exists:
                     self._started(change, keys, before.get(key), after.get(key))
             elif (ended := self._history.fullmatch(key)) is not None:
                 published |= self._ended(change, self._operation(ended[1], ended[2]))
@@ -160,19 +160,19 @@ class TableLaws:
         if not new.exists and not change.after.get(self._keys.history(keys.operation)).exists:
             raise Broken(f"{keys.operation} vanishes without an end")
 
-    def _leads(self, change: _Change, what: str) -> None:
+    def _leads(self, change: _Change, act: str) -> None:
         leader = change.before.get(self._keys.coordinator)
         if not leader.exists or not self._has(change.who, leader.lease):
-            raise Broken(f"{change.who} {what}, and does not lead the table")
+            raise Broken(f"{change.who} {act}, and does not lead the table")
 
     def _started(self, change: _Change, keys: OperationKeys, old: KeyValue, new: KeyValue) -> None:
         before, operation = change.before, keys.operation
         if keys.arg in before.entries:
             raise Broken(f"{operation} starts, and was there before")
         arg = decode(new.value, OperationArg, new.key)
-        standing, now = arg.argument["on"], line(before.get(self._keys.head).value)
-        if standing != now:
-            raise Broken(f"{operation} starts with a plan that was made on {standing!r}, and finds {now!r}")
+        planned_on, now = arg.argument["on"], line(before.get(self._keys.head).value)
+        if planned_on != now:
+            raise Broken(f"{operation} starts with a plan that was made on {planned_on!r}, and finds {now!r}")
         marks = self._marks(before)
         for source, moves in arg.watermarks.items():
             for partition, move in moves.items():
@@ -238,7 +238,7 @@ class TableLaws:
             if int(marks[1] or 0) != int(marks[0] or 0) + 1:
                 raise Broken(f"the watermark goes from {marks[0]} to {marks[1]}")
 
-    def stands(self, store: Store) -> str | None:
+    def invariant(self, store: Store) -> str | None:
         listed = {
             str(OperationId.from_slot(self._keys.name, kind, slot))
             for kind, slots in decode_run_ops(store.get(self._keys.run_ops).value).items()
@@ -253,27 +253,27 @@ class TableLaws:
             return f"two run that may not run together: {sorted(listed)}"
         return None
 
-    def rests(self, store: Store, told: dict[str, Any]) -> str | None:
+    def at_end(self, store: Store, outcomes: dict[str, Any]) -> str | None:
         try:
-            self._rests(store, told)
+            self._at_end(store, outcomes)
         except Broken as error:
             return str(error)
         return None
 
-    def _rests(self, store: Store, told: dict[str, Any]) -> None:
+    def _at_end(self, store: Store, outcomes: dict[str, Any]) -> None:
         entries = line(store.get(self._keys.head).value).split()
         left = operations(store, self._keys)
-        for who, outcome in told.items():
+        for who, outcome in outcomes.items():
             kind, _, number = who.partition("-")
             if kind == "foreign" and outcome in ("done", "lost"):
                 times = entries.count(f"foreign/{number}")
                 if times != (outcome == "done"):
-                    raise Broken(f"{who} was told {outcome!r}, and is there {times} times")
+                    raise Broken(f"{who} was answered {outcome!r}, and is there {times} times")
             elif kind == "starter" and isinstance(outcome, str) and outcome.startswith("t/"):
                 operation = OperationId.parse(outcome)
                 ended = store.get(self._keys.history(operation)).exists
                 if not ended and operation not in [keys.operation for keys in left]:
-                    raise Broken(f"{who} was told that {outcome} runs, which never did")
+                    raise Broken(f"{who} was answered that {outcome} runs, which never did")
             elif kind == "canceller" and isinstance(outcome, str) and outcome.endswith(" cancelled"):
                 kv = store.get(self._keys.history(OperationId.parse(outcome.split()[0])))
                 if kv.exists and decode(kv.value, HistoryRecord, kv.key).outcome != "cancelled":
@@ -288,19 +288,19 @@ class TableLaws:
                 if not kv.exists or decode(kv.value, HistoryRecord, kv.key).outcome != "success":
                     continue
                 begins = name.removeprefix(f"{self._keys.name}/") + "["
-                if not any(one.startswith(begins) and f":{attempt}" in one for one in entries):
-                    raise Broken(f"{who} was told that it has won, and {name} is published without it")
+                if not any(entry.startswith(begins) and f":{attempt}" in entry for entry in entries):
+                    raise Broken(f"{who} was answered that it has won, and {name} is published without it")
         waiting = {
-            who.partition("-")[0] for who, at in told.items() if at is None and self._alive(store, who)
+            who.partition("-")[0] for who, at in outcomes.items() if at is None and self._alive(store, who)
         }
         for keys in left:
             if is_parked(store, keys) and not self._aborts(store, keys):
                 continue  # whoever could decide has met a fault
             jobs_done = self._jobs_done(store, keys)
             needed = {"leader"} if jobs_done or self._aborts(store, keys) else {"leader", "runner", "attempt"}
-            # By somebody who was not told that it goes on.
-            held = store.get(keys.pause).exists and told.get("pauser") != f"{keys.operation} resumed"
-            if needed <= waiting and not held and not self._waits_for_a_slot(store, keys, told):
+            # By somebody whose call to resume it has no answer.
+            held = store.get(keys.pause).exists and outcomes.get("pauser") != f"{keys.operation} resumed"
+            if needed <= waiting and not held and not self._waits_for_a_slot(store, keys, outcomes):
                 raise Broken(f"nothing moves, and {keys.operation} has no end")
 
     def _alive(self, store: Store, who: str) -> bool:
@@ -317,9 +317,9 @@ class TableLaws:
         return all(store.get(keys.job_state(name)).exists for name in arg.partition_names())
 
     @staticmethod
-    def _waits_for_a_slot(store: Store, keys: OperationKeys, told: dict[str, Any]) -> bool:
+    def _waits_for_a_slot(store: Store, keys: OperationKeys, outcomes: dict[str, Any]) -> bool:
         """Whether the slots for one of its open jobs have all come to an end."""
-        open_ = [who for who, at in told.items() if who.startswith("attempt") and at is not None]
+        open_ = [who for who, at in outcomes.items() if who.startswith("attempt") and at is not None]
         return bool(open_)
 
     def _operation(self, kind: bytes, number: bytes) -> OperationId:
@@ -332,7 +332,7 @@ class TableLaws:
 
         def fetch(positions: Sequence[bytes]) -> list[tuple[bytes, bytes] | None]:
             chunks = [(kv.key.removeprefix(folded), kv.value) for kv in store.under(folded)]
-            return [next((one for one in chunks if one[0] >= at), None) for at in positions]
+            return [next((chunk for chunk in chunks if chunk[0] >= at), None) for at in positions]
 
         return Marks(decode_recent(store.get(self._keys.watermarks).value), Chunks(fetch))
 

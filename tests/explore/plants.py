@@ -30,7 +30,7 @@ class Plant:
     def __call__(self, txn: Txn) -> Txn:
         then = tuple(self(op) if isinstance(op, Txn) else op for op in txn.then)
         mine = any(not isinstance(op, Txn | Get) and self.writes(op) for op in txn.then)
-        compares = tuple(one for one in txn.compares if not (mine and self.missing(one)))
+        compares = tuple(compare for compare in txn.compares if not (mine and self.missing(compare)))
         return Txn(compares, then, txn.otherwise)
 
 

@@ -54,7 +54,7 @@ class Read:
 
 @dataclass(frozen=True)
 class Write:
-    """A transaction."""
+    """A transaction, applied when the search takes this step."""
 
     txn: Txn
 
@@ -66,8 +66,9 @@ class Write:
     def __str__(self) -> str:
         if not self.changes:
             return f"reads {', '.join(_text(op.key) for op in self.txn.then if isinstance(op, Get))}"
-        what = ", ".join(f"{type(op).__name__.lower()} {_text(op.key)}" for op in self.changes)
-        return f"{what}, if {' and '.join(_text(one.key) for one in self.txn.compares)} is as it believes"
+        changes = ", ".join(f"{type(op).__name__.lower()} {_text(op.key)}" for op in self.changes)
+        compared = " and ".join(_text(compare.key) for compare in self.txn.compares)
+        return f"{changes}, if {compared} is as it believes"
 
 
 @dataclass(frozen=True)
@@ -106,13 +107,13 @@ Request = Read | Write | Until | Look | Choose
 
 
 def _changes(txn: Txn) -> list[Put | DeleteRange]:
-    found: list[Put | DeleteRange] = []
+    changes: list[Put | DeleteRange] = []
     for op in txn.then:
         if isinstance(op, Txn):
-            found += _changes(op)
+            changes += _changes(op)
         elif isinstance(op, Put | DeleteRange):
-            found.append(op)
-    return found
+            changes.append(op)
+    return changes
 
 
 def _text(key: bytes) -> str:
@@ -159,7 +160,7 @@ class _Loop(asyncio.BaseEventLoop):
         super().__init__()
         self._name, self._now = name, 0.0
         self._count = itertools.count()
-        self._found: dict[Hashable, Any] = {}
+        self._results: dict[Hashable, Any] = {}
         self.requests: deque[tuple[Request, asyncio.Future[Any]]] = deque()
 
     def run(self) -> None:
@@ -203,31 +204,33 @@ class _Loop(asyncio.BaseEventLoop):
         self._attempt(future, partial(func, *args), {})
         return future
 
-    def _attempt(self, future: asyncio.Future[T], call: Callable[[], T], found: dict[Hashable, Any]) -> None:
+    def _attempt(
+        self, future: asyncio.Future[T], call: Callable[[], T], results: dict[Hashable, Any]
+    ) -> None:
         """Run blocking code: from its beginning again, once it has what it reads on its way."""
-        self._found = found
+        self._results = results
         try:
             future.set_result(call())
         except _Reads as reads:
-            self._reading = self.create_task(self._read(reads, future, call, found))
+            self._reading = self.create_task(self._read(reads, future, call, results))
         except Exception as error:
             future.set_exception(error)
 
     async def _read(
-        self, reads: _Reads, future: asyncio.Future[T], call: Callable[[], T], found: dict[Hashable, Any]
+        self, reads: _Reads, future: asyncio.Future[T], call: Callable[[], T], results: dict[Hashable, Any]
     ) -> None:
         try:
-            found[reads.what] = await reads.read()
+            results[reads.subject] = await reads.read()
         except Exception as error:
             future.set_exception(error)
         else:
-            self._attempt(future, call, found)
+            self._attempt(future, call, results)
 
-    def read(self, what: Hashable, read: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-        """For blocking code of :meth:`run_in_executor`: what it reads from etcd."""
-        if what not in self._found:
-            raise _Reads(what, read)
-        return self._found[what]
+    def read(self, subject: Hashable, read: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        """The result of a read of etcd, for blocking code; ``subject`` names it when that code runs again."""
+        if subject not in self._results:
+            raise _Reads(subject, read)
+        return self._results[subject]
 
     def call_exception_handler(self, context: Any) -> None:
         pass
@@ -236,8 +239,8 @@ class _Loop(asyncio.BaseEventLoop):
 class _Reads(BaseException):
     """Blocking code needs something from etcd."""
 
-    def __init__(self, what: Hashable, read: Callable[[], Coroutine[Any, Any, Any]]) -> None:
-        self.what, self.read = what, read
+    def __init__(self, subject: Hashable, read: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        self.subject, self.read = subject, read
 
 
 def read_chunks(reader: ChunkReader, positions: Sequence[bytes]) -> list[tuple[bytes, bytes] | None]:
@@ -245,10 +248,10 @@ def read_chunks(reader: ChunkReader, positions: Sequence[bytes]) -> list[tuple[b
     loop, home = asyncio.get_running_loop(), reader._home
     assert isinstance(loop, _Loop)
     assert home is not None
-    found: list[tuple[bytes, bytes] | None] = loop.read(
+    chunks: list[tuple[bytes, bytes] | None] = loop.read(
         (reader._revision, tuple(positions)), lambda: reader.read(home[0], positions)
     )
-    return found
+    return chunks
 
 
 class Process:
@@ -308,13 +311,13 @@ class Env:
         self.client = ModelClient(process.ask)
         self.keyspace = CONFIG.keyspace
 
-    async def until(self, what: str, holds: Callable[[Store], Any]) -> Any:
-        """Wait until something is so; what it is, then."""
-        return await self._process.ask(Until(what, holds))
+    async def until(self, condition: str, holds: Callable[[Store], Any]) -> Any:
+        """Wait until ``holds`` returns something but ``None``; its value. ``condition`` describes it."""
+        return await self._process.ask(Until(condition, holds))
 
-    async def look(self, what: str, at: Callable[[Store], Any]) -> Any:
-        """Something about the store as of the last read."""
-        return await self._process.ask(Look(what, at))
+    async def look(self, subject: str, at: Callable[[Store], Any]) -> Any:
+        """Something about the store as of the last read; ``subject`` describes it."""
+        return await self._process.ask(Look(subject, at))
 
     async def choose(self, ways: int) -> int:
         """Go on in any of so many ways: 0, 1, ... ."""

@@ -160,15 +160,14 @@ SCENARIOS: dict[str, Scenario] = {
 @contextlib.contextmanager
 def exploring(name: str, plant: Plant | None = None) -> Iterator[Search]:
     """A search of a scenario, with a planted fault or none."""
-    one = SCENARIOS[name]
+    scenario = SCENARIOS[name]
     planted = plant.replaces() if plant is not None else contextlib.nullcontext()
     # A plan asks for chunks from its thread, and the model has none. Watermarks are few, and folded at once.
     chunks = mock.patch.object(ChunkReader, "__call__", read_chunks)
     always = mock.patch("distop.metastore.records.watermarks.FOLD_BYTES", len(NOTHING_RECENT))
     with steps_known(), frozen(), chunks, always, planted:
-        search = Search(
-            table(), one.actors, TableLaws(one.actors), one.faults, switches=one.switches, plant=plant
-        )
+        laws, switches = TableLaws(scenario.actors), scenario.switches
+        search = Search(table(), scenario.actors, laws, scenario.faults, switches=switches, plant=plant)
         try:
             yield search
         finally:

@@ -1,9 +1,9 @@
 """Every interleaving of some processes, with faults, up to a depth: a search over states, breadth first.
 
-A state is what stands in etcd, where each process stands, which lost requests may still arrive, and how many
-faults are left. A process is deterministic, so where it stands is given by the answers it has had: these
-places form a tree for each phase of its program, and real code is run once for each edge of these trees,
-however often the search comes by. States that are equal are visited once.
+A state is the content of etcd, the node of each process, the lost requests that may still arrive, and how
+many faults are left. A process is deterministic, so its node is given by the answers it has had: the nodes
+form a tree for each phase of its program, and real code is run once for each edge of these trees, however
+often the search comes by. States that are equal are visited once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LIVE_PROCESSES = 3000
 """Processes that are kept where they stand; others are run again from the beginning of their phase."""
 
 MAX_KNOWN = 2_000_000
-"""Moves that are remembered, by store and place."""
+"""Moves that are remembered, by store and node."""
 
 
 @dataclass(frozen=True)
@@ -71,88 +71,88 @@ class Laws(Protocol):
     """What must hold. Each method returns what is wrong, or ``None``."""
 
     def moved(self, before: Store, after: Store, who: str, request: Write) -> str | None:
-        """Of a change."""
+        """Check one change."""
 
-    def stands(self, store: Store) -> str | None:
-        """At any time."""
+    def invariant(self, store: Store) -> str | None:
+        """Check a content of etcd that may occur at any time."""
 
-    def rests(self, store: Store, told: dict[str, Any]) -> str | None:
-        """When nothing can happen any more; ``told``: what each process has returned or raised."""
+    def at_end(self, store: Store, outcomes: dict[str, Any]) -> str | None:
+        """Check an end: nothing can happen any more. ``outcomes``: what each process returned or raised."""
 
 
-class Place:
-    """Where a process stands: after these answers, in this phase."""
+class Node:
+    """A process after some answers, in a phase: a node of that phase's tree."""
 
     __slots__ = ("actor", "answer", "before", "children", "index", "outcome", "process", "request", "root")
 
-    def __init__(self, actor: int, root: Next, before: Place | None, answer: Any) -> None:
+    def __init__(self, actor: int, root: Next, before: Node | None, answer: Any) -> None:
         self.actor, self.root, self.before, self.answer = actor, root, before, answer
-        self.children: dict[Any, Place] = {}
+        self.children: dict[Any, Node] = {}
         self.process: Process | None = None
         self.request: Request | None = None
         self.outcome: Any = None
         self.index = 0
 
 
-class Places:
-    """All places that were met."""
+class Nodes:
+    """All nodes that the search has come to."""
 
     def __init__(self, actors: Sequence[Actor]) -> None:
         self.actors = actors
-        self.all: list[Place] = []
-        self._roots: dict[tuple[int, Next], Place] = {}
-        self._live: OrderedDict[int, Place] = OrderedDict()
+        self.all: list[Node] = []
+        self._roots: dict[tuple[int, Next], Node] = {}
+        self._live: OrderedDict[int, Node] = OrderedDict()
 
-    def begin(self, actor: int, phase: Next) -> Place:
+    def begin(self, actor: int, phase: Next) -> Node:
         """The beginning of a phase."""
-        found = self._roots.get((actor, phase))
-        if found is None:
+        root = self._roots.get((actor, phase))
+        if root is None:
             process = _started(phase, self.actors[actor].name)
-            found = self._roots[actor, phase] = self._arrived(Place(actor, phase, None, None), process)
-        return found
+            root = self._roots[actor, phase] = self._arrived(Node(actor, phase, None, None), process)
+        return root
 
-    def after(self, place: Place, answer: Any) -> Place:
-        """Where its process stands once its request is answered so."""
+    def after(self, node: Node, answer: Any) -> Node:
+        """The node of its process once its request has this answer."""
         key = _hashable(answer)
-        found = place.children.get(key)
-        if found is None:
-            process = self._process_at(place)
+        child = node.children.get(key)
+        if child is None:
+            process = self._process_at(node)
             process.answer(answer)
-            found = self._arrived(Place(place.actor, place.root, place, answer), process)
-            place.children[key] = found
-        return found
+            child = self._arrived(Node(node.actor, node.root, node, answer), process)
+            node.children[key] = child
+        return child
 
-    def _arrived(self, place: Place, process: Process) -> Place:
-        place.request = process.request
-        if place.request is None:
+    def _arrived(self, node: Node, process: Process) -> Node:
+        node.request = process.request
+        if node.request is None:
             try:
-                place.outcome = process.result()
+                node.outcome = process.result()
             except Exception as error:
-                place.outcome = error
-            if isinstance(place.outcome, Next):
-                return self.begin(place.actor, place.outcome)
-        place.index = len(self.all)
-        self.all.append(place)
-        if place.request is not None:
-            self._keep(place, process)
-        return place
+                node.outcome = error
+            if isinstance(node.outcome, Next):
+                return self.begin(node.actor, node.outcome)
+        node.index = len(self.all)
+        self.all.append(node)
+        if node.request is not None:
+            self._keep(node, process)
+        return node
 
-    def _keep(self, place: Place, process: Process) -> None:
-        place.process = process
-        self._live[place.index] = place
+    def _keep(self, node: Node, process: Process) -> None:
+        node.process = process
+        self._live[node.index] = node
         if len(self._live) > LIVE_PROCESSES:
             _, oldest = self._live.popitem(last=False)
             if oldest.process is not None:
                 oldest.process.end()
                 oldest.process = None
 
-    def _process_at(self, place: Place) -> Process:
-        process, place.process = place.process, None
+    def _process_at(self, node: Node) -> Process:
+        process, node.process = node.process, None
         if process is not None:
-            del self._live[place.index]
+            del self._live[node.index]
             return process
         answers: list[Any] = []
-        at: Place = place
+        at: Node = node
         while at.before is not None:
             answers.append(at.answer)
             at = at.before
@@ -163,9 +163,9 @@ class Places:
 
     def close(self) -> None:
         """Let all processes go."""
-        for place in self._live.values():
-            if place.process is not None:
-                place.process.end()
+        for node in self._live.values():
+            if node.process is not None:
+                node.process.end()
         self._live.clear()
 
 
@@ -193,24 +193,24 @@ def _hashable(answer: Any) -> Any:
 class State:
     """One state of everything."""
 
-    __slots__ = ("faults", "flights", "key", "last", "places", "store", "switches")
+    __slots__ = ("faults", "flights", "key", "last", "nodes", "store", "switches")
 
     def __init__(
         self,
         store: Store,
-        places: tuple[int, ...],
+        nodes: tuple[int, ...],
         flights: tuple[int, ...],
         faults: Faults,
         last: int = -1,
         switches: int = -1,
     ) -> None:
-        self.store, self.places, self.flights, self.faults = store, places, flights, faults
+        self.store, self.nodes, self.flights, self.faults = store, nodes, flights, faults
         self.last, self.switches = last, switches
-        self.key = hash((store.key, places, flights, faults, last, switches))
+        self.key = hash((store.key, nodes, flights, faults, last, switches))
 
-    def but(self, places: tuple[int, ...], faults: Faults) -> State:
-        """The same with other places and faults."""
-        return State(self.store, places, self.flights, faults, self.last, self.switches)
+    def but(self, nodes: tuple[int, ...], faults: Faults) -> State:
+        """The same with other nodes and faults."""
+        return State(self.store, nodes, self.flights, faults, self.last, self.switches)
 
 
 DEAD = -1
@@ -218,13 +218,13 @@ DEAD = -1
 
 class _Move(NamedTuple):
     label: str
-    place: int
+    node: int
     store: Store
     wrong: str | None
 
 
-def _replaced(places: tuple[int, ...], index: int, place: int) -> tuple[int, ...]:
-    return (*places[:index], place, *places[index + 1 :])
+def _replaced(nodes: tuple[int, ...], index: int, node: int) -> tuple[int, ...]:
+    return (*nodes[:index], node, *nodes[index + 1 :])
 
 
 class Step(NamedTuple):
@@ -259,9 +259,9 @@ class Report:
     ends: int = 0
     """States in which nothing can happen any more."""
     outcomes: set[tuple[str, ...]] = field(default_factory=set)
-    """What the processes were told, one line for each different end."""
+    """The outcomes of the processes, one line for each different end."""
     walks: int = 0
-    places: int = 0
+    nodes: int = 0
     seconds: float = 0.0
     violations: list[Violation] = field(default_factory=list)
 
@@ -293,11 +293,11 @@ class Search:
         for actor in actors:
             store = store.grant(actor.lease) if actor.lease else store
         self.actors, self._laws = actors, laws
-        self._places = Places(actors)
+        self._nodes = Nodes(actors)
         self._known: dict[int, Store] = {}
         self._known_moves: dict[tuple[int, int], Sequence[_Move]] = {}
         self._verdicts: dict[int, str | None] = {}
-        begun = tuple(self._places.begin(index, actor.start).index for index, actor in enumerate(actors))
+        begun = tuple(self._nodes.begin(index, actor.start).index for index, actor in enumerate(actors))
         self.first = State(self._same(store), begun, (), faults, switches=switches)
 
     def run(
@@ -329,10 +329,10 @@ class Search:
                             came[step.after.key] = (state.key, step.label)
                             below.append(step.after)
                     if not moving:
-                        told = self._told(state)
+                        outcomes = self._outcomes(state)
                         report.ends += 1
-                        report.outcomes.add(tuple(map(_told, told.values())))
-                        if (wrong := self._laws.rests(state.store, told)) is not None:
+                        report.outcomes.add(tuple(map(_label, outcomes.values())))
+                        if (wrong := self._laws.at_end(state.store, outcomes)) is not None:
                             report.violations.append(Violation(wrong, self._way(came, state)))
                     if (
                         len(report.violations) >= max_violations
@@ -347,7 +347,7 @@ class Search:
             return report
         finally:
             report.states, report.seconds = len(came), time.perf_counter() - began
-            report.places, report.stores = len(self._places.all), len(self._known)
+            report.nodes, report.stores = len(self._nodes.all), len(self._known)
             if gc_was:
                 gc.enable()
 
@@ -373,13 +373,13 @@ class Search:
             report.walks += 1
             if not moving:
                 report.ends += 1
-                if (wrong := self._laws.rests(state.store, self._told(state))) is not None:
+                if (wrong := self._laws.at_end(state.store, self._outcomes(state))) is not None:
                     report.violations.append(Violation(wrong, schedule))
         return report
 
     def close(self) -> None:
         """Let go of all processes."""
-        self._places.close()
+        self._nodes.close()
 
     @staticmethod
     def _way(came: dict[int, tuple[int, str]], state: State) -> list[str]:
@@ -394,60 +394,60 @@ class Search:
         """A schedule in words: who did what, and what came of it."""
         state, lines = self.first, list[str]()
         for label in schedule:
-            step = next(one for one in self.steps(state)[0] if one.label == label)
-            name, _, what = label.partition(":")
-            place = self._place(state, name)
-            text = str(place.request) if place is not None else ""
-            if what.startswith("lost"):
+            step = next(step for step in self.steps(state)[0] if step.label == label)
+            name, _, event = label.partition(":")
+            node = self._node(state, name)
+            text = str(node.request) if node is not None else ""
+            if event.startswith("lost"):
                 text += "; no answer comes"
-            elif what.startswith("arrives"):
+            elif event.startswith("arrives"):
                 text = "a lost request of it arrives"
-            elif what in ("crash", "expire"):
-                text = {"crash": "dies", "expire": "its lease ends"}[what]
-            elif place is not None and isinstance(place.request, Write) and place.request.changes:
+            elif event in ("crash", "expire"):
+                text = {"crash": "dies", "expire": "its lease ends"}[event]
+            elif node is not None and isinstance(node.request, Write) and node.request.changes:
                 text += ": done" if step.after.store is not state.store else ": refused"
             lines.append(f"{name:10} {text}")
             state = step.after
-            arrived = self._place(state, name)
+            arrived = self._node(state, name)
             if arrived is not None and arrived.request is None:
-                lines.append(f"{name:10} ends: {_told(arrived.outcome)}")
+                lines.append(f"{name:10} ends: {_label(arrived.outcome)}")
         return lines
 
-    def _place(self, state: State, name: str) -> Place | None:
+    def _node(self, state: State, name: str) -> Node | None:
         index = next(index for index, actor in enumerate(self.actors) if actor.name == name)
-        at = state.places[index]
-        return None if at == DEAD else self._places.all[at]
+        at = state.nodes[index]
+        return None if at == DEAD else self._nodes.all[at]
 
-    def _told(self, state: State) -> dict[str, Any]:
+    def _outcomes(self, state: State) -> dict[str, Any]:
         return {
             actor.name: (
                 "crashed"
                 if at == DEAD
-                else self._places.all[at].outcome
-                if self._places.all[at].request is None
+                else self._nodes.all[at].outcome
+                if self._nodes.all[at].request is None
                 else None
             )
-            for actor, at in zip(self.actors, state.places, strict=True)
+            for actor, at in zip(self.actors, state.nodes, strict=True)
         }
 
     def steps(self, state: State) -> tuple[list[Step], bool]:
         """Everything that can happen next; and whether anything will, if no fault comes."""
         faults, steps = state.faults, list[Step]()
-        moves = [() if at == DEAD else self._moves(state.store, at) for at in state.places]
+        moves = [() if at == DEAD else self._moves(state.store, at) for at in state.nodes]
         able = state.last >= 0 and bool(moves[state.last])
-        for index, found in enumerate(moves):
+        for index, own_moves in enumerate(moves):
             switches = state.switches
             if switches >= 0 and able and index != state.last:
                 if not switches:
                     continue
                 switches -= 1
             last = index if switches >= 0 else -1
-            for move in found:
-                places = _replaced(state.places, index, move.place)
-                after = State(move.store, places, state.flights, faults, last, switches)
+            for move in own_moves:
+                nodes = _replaced(state.nodes, index, move.node)
+                after = State(move.store, nodes, state.flights, faults, last, switches)
                 steps.append(Step(move.label, after, move.wrong))
         held = False
-        for index, at in enumerate(state.places):
+        for index, at in enumerate(state.nodes):
             actor = self.actors[index]
             alive = bool(actor.lease) and actor.lease in state.store.leases
             if at == DEAD:
@@ -455,36 +455,36 @@ class Search:
                     held = True
                     steps.append(self._expired(state, index, faults))
                 continue
-            if self._places.all[at].request is None:
+            if self._nodes.all[at].request is None:
                 continue
             if faults.lost and moves[index]:
                 steps += self._lost(state, index)
             if faults.crash and actor.mortal:
-                places = _replaced(state.places, index, DEAD)
-                steps.append(Step(f"{actor.name}:crash", state.but(places, faults.fewer("crash"))))
+                nodes = _replaced(state.nodes, index, DEAD)
+                steps.append(Step(f"{actor.name}:crash", state.but(nodes, faults.fewer("crash"))))
             if faults.expire and alive:
                 steps.append(self._expired(state, index, faults.fewer("expire")))
         for number, flight in enumerate(state.flights):
             move = self._arrival(state.store, flight)
             if move.store is not state.store:  # else it is as if it never came
                 left = state.flights[:number] + state.flights[number + 1 :]
-                after = State(move.store, state.places, left, faults, state.last, state.switches)
+                after = State(move.store, state.nodes, left, faults, state.last, state.switches)
                 steps.append(Step(f"{move.label}:{number}", after, move.wrong))
         return steps, held or any(moves)
 
     def _moves(self, store: Store, at: int) -> Sequence[_Move]:
-        """What a process can do next. Nothing but the store and its place decides about that."""
+        """What a process can do next. Nothing but the store and its node decides about that."""
         key = (store.key, at)
-        found = self._known_moves.get(key)
-        if found is None:
+        moves = self._known_moves.get(key)
+        if moves is None:
             if len(self._known_moves) > MAX_KNOWN:
                 self._known_moves.clear()
-            found = self._known_moves[key] = tuple(self._moved(store, self._places.all[at]))
-        return found
+            moves = self._known_moves[key] = tuple(self._moved(store, self._nodes.all[at]))
+        return moves
 
-    def _moved(self, store: Store, place: Place) -> Iterator[_Move]:
-        name, wrong, answer = self.actors[place.actor].name, None, None
-        match place.request:
+    def _moved(self, store: Store, node: Node) -> Iterator[_Move]:
+        name, wrong, answer = self.actors[node.actor].name, None, None
+        match node.request:
             case None:
                 return
             case Read() as read:
@@ -498,50 +498,51 @@ class Search:
                     return
             case other:
                 raise AssertionError(f"{other} needs no step")
-        for way, found in self._settled(self._places.after(place, answer), store, ""):
-            said = wrong
-            if said is None and isinstance(found.outcome, Exception):
-                said = None if isinstance(found.outcome, DistopError) else f"{name} raised {found.outcome!r}"
-            yield _Move(f"{name}{way}", found.index, store, said)
+        for way, after in self._settled(self._nodes.after(node, answer), store, ""):
+            violation = wrong
+            if violation is None and isinstance(after.outcome, Exception):
+                known = isinstance(after.outcome, DistopError)
+                violation = None if known else f"{name} raised {after.outcome!r}"
+            yield _Move(f"{name}{way}", after.index, store, violation)
 
     def _lost(self, state: State, index: int) -> Iterator[Step]:
         """The answer to a write never comes, and it may arrive late."""
-        at = state.places[index]
-        place = self._places.all[at]
-        if not isinstance(place.request, Write) or not place.request.changes:
+        at = state.nodes[index]
+        node = self._nodes.all[at]
+        if not isinstance(node.request, Write) or not node.request.changes:
             return
-        after = self._places.after(place, OutcomeUnknown("the answer was lost"))
+        after = self._nodes.after(node, OutcomeUnknown("the answer was lost"))
         flights, faults = tuple(sorted((*state.flights, at))), state.faults.fewer("lost")
-        for way, found in self._settled(after, state.store, ""):
-            places = _replaced(state.places, index, found.index)
-            left = State(state.store, places, flights, faults, state.last, state.switches)
+        for way, settled in self._settled(after, state.store, ""):
+            nodes = _replaced(state.nodes, index, settled.index)
+            left = State(state.store, nodes, flights, faults, state.last, state.switches)
             yield Step(f"{self.actors[index].name}:lost{way}", left)
 
     def _arrival(self, store: Store, flight: int) -> _Move:
         key = (store.key, -1 - flight)
-        found = self._known_moves.get(key)
-        if found is None:
-            place = self._places.all[flight]
-            assert isinstance(place.request, Write)
-            name = self.actors[place.actor].name
-            after, _, wrong = self._written(store, place.request, name)
-            found = self._known_moves[key] = (_Move(f"{name}:arrives", flight, after, wrong),)
-        return found[0]
+        moves = self._known_moves.get(key)
+        if moves is None:
+            node = self._nodes.all[flight]
+            assert isinstance(node.request, Write)
+            name = self.actors[node.actor].name
+            after, _, wrong = self._written(store, node.request, name)
+            moves = self._known_moves[key] = (_Move(f"{name}:arrives", flight, after, wrong),)
+        return moves[0]
 
-    def _settled(self, place: Place, store: Store, way: str) -> Iterator[tuple[str, Place]]:
+    def _settled(self, node: Node, store: Store, way: str) -> Iterator[tuple[str, Node]]:
         """Answer what needs no step of its own: nothing that others do makes a difference to it."""
         while True:
-            match place.request:
+            match node.request:
                 case Look() as look:
-                    place = self._places.after(place, look.at(store))
+                    node = self._nodes.after(node, look.at(store))
                 case Read() as read if read.revision:
-                    place = self._places.after(place, self._read(store, read))
+                    node = self._nodes.after(node, self._read(store, read))
                 case Choose() as choose:
-                    for one in range(choose.ways):
-                        yield from self._settled(self._places.after(place, one), store, f"{way}:{one}")
+                    for choice in range(choose.ways):
+                        yield from self._settled(self._nodes.after(node, choice), store, f"{way}:{choice}")
                     return
                 case _:
-                    yield way, place
+                    yield way, node
                     return
 
     @staticmethod
@@ -557,23 +558,23 @@ class Search:
             return store, answer, None
         after = self._same(after)
         wrong = self._laws.moved(store, after, who, request)
-        return after, answer, wrong or self._standing(after)
+        return after, answer, wrong or self._checked(after)
 
-    def _standing(self, store: Store) -> str | None:
+    def _checked(self, store: Store) -> str | None:
         if store.key not in self._verdicts:
-            self._verdicts[store.key] = self._laws.stands(store)
+            self._verdicts[store.key] = self._laws.invariant(store)
         return self._verdicts[store.key]
 
     def _expired(self, state: State, index: int, faults: Faults) -> Step:
         store = self._same(state.store.expire(self.actors[index].lease))
-        after = State(store, state.places, state.flights, faults, state.last, state.switches)
-        return Step(f"{self.actors[index].name}:expire", after, self._standing(store))
+        after = State(store, state.nodes, state.flights, faults, state.last, state.switches)
+        return Step(f"{self.actors[index].name}:expire", after, self._checked(store))
 
     def _same(self, store: Store) -> Store:
         return self._known.setdefault(store.key, store)
 
 
-def _told(outcome: Any) -> str:
+def _label(outcome: Any) -> str:
     if isinstance(outcome, DistopError):
         return outcome.code
     return str(outcome)

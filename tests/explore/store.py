@@ -68,21 +68,21 @@ class Store:
 
     def compared(self, compare: Compare) -> list[KeyValue]:
         """What a compare looks at: an empty range is as a key that does not exist."""
-        found = [self.get(key) for key in self._keys(compare.key, compare.end)]
-        return found or [KeyValue.missing(compare.key)]
+        kvs = [self.get(key) for key in self._keys(compare.key, compare.end)]
+        return kvs or [KeyValue.missing(compare.key)]
 
     def page(self, get: Get, *, newest_first: bool = False, backwards: bool = False) -> RangePage:
         """What a read of a key or range finds."""
-        found = [self.get(key) for key in self._keys(get.key, get.end)]
+        kvs = [self.get(key) for key in self._keys(get.key, get.end)]
         if newest_first:
-            found.sort(key=lambda kv: kv.mod_revision, reverse=True)
+            kvs.sort(key=lambda kv: kv.mod_revision, reverse=True)
         elif backwards:
-            found.reverse()
-        some = found[: get.limit] if get.limit else found
+            kvs.reverse()
+        some = kvs[: get.limit] if get.limit else kvs
         if get.keys_only:
             some = [KeyValue(kv.key, b"", kv.mod_revision, kv.create_revision, kv.lease) for kv in some]
         revision = self._latest([(get.key, get.end)]) if self.causal else self.revision
-        return RangePage(some, revision, len(some) < len(found), len(found))
+        return RangePage(some, revision, len(some) < len(kvs), len(kvs))
 
     def _keys(self, start: bytes, end: bytes) -> list[bytes]:
         if not end:
@@ -96,11 +96,13 @@ class Store:
             if not end:
                 latest = max(latest, self.entries.get(start, _NOTHING).mod)
             else:
-                latest = max(latest, *(one.mod for key, one in self.entries.items() if start <= key < end), 1)
+                latest = max(
+                    latest, *(entry.mod for key, entry in self.entries.items() if start <= key < end), 1
+                )
         return latest
 
     def apply(self, txn: Txn, past: Past | None = None) -> tuple[Store, TxnResult]:
-        """What stands after a transaction, and what it answers. ``past`` is asked for earlier stores, if it
+        """The store after a transaction, and its result. ``past`` returns earlier stores, if the transaction
         reads at a revision.
 
         Raises
@@ -205,7 +207,7 @@ def _done(txn: Txn, taken: _Taken, after: Store, revision: int, past: Past | Non
 
 
 def _at(result: TxnResult, revision: int) -> TxnResult:
-    results = tuple(_at(one, revision) if isinstance(one, TxnResult) else one for one in result.results)
+    results = tuple(_at(each, revision) if isinstance(each, TxnResult) else each for each in result.results)
     return TxnResult(result.succeeded, revision, results, result.counts)
 
 
@@ -247,7 +249,11 @@ def _written(txn: Txn) -> tuple[set[bytes], list[DeleteRange]]:
 
 
 def _hit(puts: set[bytes], deletes: list[DeleteRange]) -> bool:
-    return any(one.key == key if not one.end else one.key <= key < one.end for one in deletes for key in puts)
+    return any(
+        delete.key == key if not delete.end else delete.key <= key < delete.end
+        for delete in deletes
+        for key in puts
+    )
 
 
 def _twice() -> InvalidArgument:

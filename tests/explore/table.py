@@ -81,11 +81,11 @@ class ExploreHead(TransactionalStep):
     """Moves the head; with ``on``: only if it stands as it did when the operation was planned."""
 
     def prepare(self, context: FinishContext) -> Contribution:
-        standing = line(context.head.value)
-        if "on" in self.argument and self.argument["on"] != standing:
-            raise HeadConflict(f"planned on {self.argument['on']!r}, found {standing!r}")
+        present = line(context.head.value)
+        if "on" in self.argument and self.argument["on"] != present:
+            raise HeadConflict(f"planned on {self.argument['on']!r}, found {present!r}")
         entry = entry_of(str(context.view.arg.id), dict(context.view.jobs))
-        head = Head(metadata_location=f"{standing} {entry}".strip(), operation=str(context.view.arg.id))
+        head = Head(metadata_location=f"{present} {entry}".strip(), operation=str(context.view.arg.id))
         return Contribution(txn=context.head_moved(head))
 
 
@@ -134,7 +134,7 @@ class Owned(Append):
 
 
 class Silent(Append):
-    """Publishes nothing."""
+    """A type whose operations publish nothing."""
 
     type = "silent"
 

@@ -52,8 +52,8 @@ def seeds(chosen: argparse.Namespace) -> Iterator[int]:
             yield seed
 
 
-def told(reports: list[Report]) -> str:
-    """The JSON object at the end."""
+def summary(reports: list[Report]) -> str:
+    """The JSON object that the last line of the output is."""
     broken = [report for report in reports if report.violations]
     return json.dumps(
         {
@@ -84,7 +84,7 @@ def main(given: list[str] | None = None) -> int:
             print(f"seed {seed}: {violation}", flush=True)
         reports.append(report)
         report.trace.clear()
-    print(told(reports))
+    print(summary(reports))
     return 1 if any(report.violations for report in reports) else 0
 
 

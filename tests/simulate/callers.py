@@ -45,8 +45,10 @@ class Callers:
                 if not isinstance(answer, DistopError) or not answer.retryable:
                     break
             await asyncio.sleep(self._chance.some(1.0))
-        what = answer.code if isinstance(answer, DistopError) else "no answer" if answer is None else "done"
-        self._note(f"caller: {name.partition('/')[2]} {_names(request)}: {what}")
+        outcome = (
+            answer.code if isinstance(answer, DistopError) else "no answer" if answer is None else "done"
+        )
+        self._note(f"caller: {name.partition('/')[2]} {_names(request)}: {outcome}")
         return answer
 
     # -- who uses the tables ---------------------------------------------------------------------------
@@ -187,16 +189,16 @@ class Callers:
                     name=operation.name, action=action, request_id=self._chance.word()
                 )
                 await self.call("OperationService/ResolveOperation", resolve)
-        found = await self.call("TableService/GetTable", pb.GetTableRequest(name=table))
-        if isinstance(found, NotFound):
+        answer = await self.call("TableService/GetTable", pb.GetTableRequest(name=table))
+        if isinstance(answer, NotFound):
             await self.call("TableService/DropTable", pb.DropTableRequest(name=table))
             await self._create(table)
             return
-        if not isinstance(found, pb.Table):
+        if not isinstance(answer, pb.Table):
             return
-        if found.HasField("pause"):
+        if answer.HasField("pause"):
             await self.call("TableService/ResumeTable", pb.ResumeTableRequest(name=table))
-        ordering = found.ordering
+        ordering = answer.ordering
         if ordering.HasField("blocked"):
             await self._control(table, "skip", ordering.blocked.batch)
         for failed in ordering.failed:
@@ -230,4 +232,4 @@ class Callers:
 def _names(request: Any) -> str:
     fields = ("table", "name", "type", "batch", "action", "request_id")
     named = (getattr(request, field, "") for field in fields)
-    return " ".join(one for one in named if isinstance(one, str) and one)
+    return " ".join(name for name in named if isinstance(name, str) and name)

@@ -76,12 +76,12 @@ class Server:
     async def serve(self, method: str, request: Any) -> Any:
         """In the coordinator's process: the response, or the caller's error."""
 
-        async def found(details: Any) -> Any:
+        async def handler_of(details: Any) -> Any:
             served = (handler.service(details) for handler in self._handlers)
-            return next((one for one in served if one is not None), None)
+            return next((handler for handler in served if handler is not None), None)
 
         details = SimpleNamespace(method=method, invocation_metadata=())
-        handler = await self._interceptor.intercept_service(found, details)
+        handler = await self._interceptor.intercept_service(handler_of, details)
         call = _Call(self._doors.loop)
         try:
             return await handler.unary_unary(request.SerializeToString(), call)

@@ -15,7 +15,7 @@ from explore.store import Store
 from simulate.loop import Loop
 
 PROGRESS_S = 600.0
-"""How often a quiet watch hears how far etcd is."""
+"""Seconds between progress notifications of a quiet watch."""
 
 EXPIRY_S = 0.5
 """How late etcd notices that a lease has ended, at the most."""
@@ -43,8 +43,8 @@ class Watcher:
     send: Callable[[Any, bool], None]
     """Sends a response; and whether it is of the past, which etcd sends a little later."""
     next: int = 0
-    """The first revision that it has not heard of."""
-    heard_at: float = 0.0
+    """The first revision of which it was not notified."""
+    notified_at: float = 0.0
 
     def wants(self, key: bytes) -> bool:
         return key == self.start if not self.end else self.start <= key < self.end
@@ -182,8 +182,8 @@ class Etcd:
     def restarted(self) -> None:
         """It is there again, and has given every lease its whole time."""
         self.down = False
-        for lease, one in self._leases.items():
-            one.ends_at = self.loop.time() + one.ttl_s
+        for lease, granted in self._leases.items():
+            granted.ends_at = self.loop.time() + granted.ttl_s
             self._look_at(lease)
 
     def _look_at(self, lease: int) -> None:
@@ -191,10 +191,10 @@ class Etcd:
         self.loop.call_at(at, self._perhaps_over, lease, context=self.loop.world)
 
     def _perhaps_over(self, lease: int) -> None:
-        one = self._leases.get(lease)
-        if one is None or self.down:
+        granted = self._leases.get(lease)
+        if granted is None or self.down:
             return
-        if one.ends_at <= self.loop.time():
+        if granted.ends_at <= self.loop.time():
             self._end(lease, "etcd")
         else:
             self._look_at(lease)
@@ -212,7 +212,7 @@ class Etcd:
     def watch(self, watcher: Watcher, start_revision: int) -> None:
         """Begin a watch: what it missed comes first."""
         watcher.send(_response(self.store.revision, created=True), False)
-        watcher.heard_at = self.loop.time()
+        watcher.notified_at = self.loop.time()
         if start_revision and start_revision < self._past[0].revision + 1:
             oldest = self._past[0].revision
             response = _response(self.store.revision, canceled=True, compact_revision=oldest)
@@ -238,13 +238,13 @@ class Etcd:
             if watcher.wants(key) and watcher.kinds[0 if after.get(key).exists else 1]
         ]
         if events:
-            watcher.heard_at = self.loop.time()
+            watcher.notified_at = self.loop.time()
             watcher.send(_response(after.revision, events=events), past)
 
     def _progress(self) -> None:
         for watcher in self.watchers:
-            if not self.down and self.loop.time() - watcher.heard_at >= PROGRESS_S:
-                watcher.heard_at = self.loop.time()
+            if not self.down and self.loop.time() - watcher.notified_at >= PROGRESS_S:
+                watcher.notified_at = self.loop.time()
                 watcher.send(_response(self.store.revision), False)
         self.loop.call_later(PROGRESS_S, self._progress, context=self.loop.world)
 
@@ -280,24 +280,24 @@ _TARGETS: dict[int, Any] = {
 
 def _txn_of(message: Any) -> Txn:
     compares = []
-    for one in message.compare:
-        target, name = _TARGETS[one.target]
-        compares.append(Compare(one.key, target, getattr(one, name), one.range_end))
+    for compare in message.compare:
+        target, name = _TARGETS[compare.target]
+        compares.append(Compare(compare.key, target, getattr(compare, name), compare.range_end))
     return Txn(tuple(compares), tuple(_ops(message.success)), tuple(_ops(message.failure)))
 
 
 def _ops(messages: Any) -> Iterator[Op]:
     for message in messages:
         kind = message.WhichOneof("request")
-        one = getattr(message, kind)
+        request = getattr(message, kind)
         if kind == "request_put":
-            yield Put(one.key, one.value, one.lease)
+            yield Put(request.key, request.value, request.lease)
         elif kind == "request_txn":
-            yield _txn_of(one)
+            yield _txn_of(request)
         elif kind == "request_range":
-            yield _get_of(one)
+            yield _get_of(request)
         else:
-            yield DeleteRange(one.key, one.range_end)
+            yield DeleteRange(request.key, request.range_end)
 
 
 def _get_of(message: Any) -> Get:
@@ -327,15 +327,15 @@ def _txn_message(result: TxnResult) -> Any:
     message = rpc_pb2.TxnResponse(
         header=rpc_pb2.ResponseHeader(revision=result.revision), succeeded=result.succeeded
     )
-    for one, count in zip(result.results, result.counts, strict=True):
+    for each, count in zip(result.results, result.counts, strict=True):
         response = message.responses.add()
-        if isinstance(one, TxnResult):
-            response.response_txn.CopyFrom(_txn_message(one))
-        elif isinstance(one, int):
-            response.response_delete_range.deleted = one
-        elif one is None:
+        if isinstance(each, TxnResult):
+            response.response_txn.CopyFrom(_txn_message(each))
+        elif isinstance(each, int):
+            response.response_delete_range.deleted = each
+        elif each is None:
             response.response_put.SetInParent()
         else:
-            page = RangePage(one, result.revision, more=len(one) < count, count=count)
+            page = RangePage(each, result.revision, more=len(each) < count, count=count)
             response.response_range.CopyFrom(_range_message(page, result.revision))
     return message

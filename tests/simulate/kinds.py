@@ -36,7 +36,7 @@ def _perhaps_raise(argument: Mapping[str, Any], uuid: str, method: str) -> None:
     if not trouble or trouble["in"] != method or raised[uuid, method] >= trouble["times"]:
         return
     raised[uuid, method] += 1
-    raise ERRORS[trouble["error"]](f"{method} was told to raise")
+    raise ERRORS[trouble["error"]](f"{method} raises, as its argument says")
 
 
 class Report(DistributedOperation):
@@ -116,7 +116,7 @@ METHODS = {
     Owned: ("commit_steps", "after_failure"),
     Swept: ("before_publish", "after_failure", "cleanup"),
 }
-"""All types, and the methods of each that can be told to raise."""
+"""All types, and the methods of each that an argument can have raise."""
 
 KINDS = {kind.type: kind for kind in METHODS}
 OPERATIONS = tuple(f"{kind.__module__}:{kind.__name__}" for kind in METHODS)

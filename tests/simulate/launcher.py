@@ -113,7 +113,7 @@ class _Task:
             raise LaunchFailed("a task crashed")
         failed = partition in self._work.arg.argument.get("fail", ())
         value = (
-            failure_record(attempt, "JOB_FAILED", "it was told to fail", now())
+            failure_record(attempt, "JOB_FAILED", "it fails, as its argument says", now())
             if failed
             else success_record(attempt, {}, now())
         )

@@ -8,7 +8,7 @@
 - *end*: no operation and no batch is left without an end; nothing waits but for a decision, which the
   operator makes within seconds.
 - *left*: no key is left but tables, their history, requests and audit, and the members that live.
-- *promise*: what a caller was told of has ended.
+- *promise*: an operation that a caller was notified of has ended.
 - *probe*: on every table one more operation can be started, and succeeds.
 """
 
@@ -93,9 +93,9 @@ class Laws:
         """Somebody has changed keys."""
         touched = {table for key in changed if (table := self._tables.get(_table_prefix(key))) is not None}
         for table in touched:
-            what = table.changed(who, before, after)
-            if what is not None:
-                self._broken("safety", what)
+            violation = table.changed(who, before, after)
+            if violation is not None:
+                self._broken("safety", violation)
 
     def removed(self, operation: OperationId, attempt: str, store: Store) -> None:
         """An attempt that does not count has removed its files."""
@@ -118,28 +118,28 @@ class Laws:
         promised: Mapping[str, str],
         hostile: Set[bytes],
     ) -> list[tuple[str, str]]:
-        """What is left: law by law, what breaks it.
+        """What violates a law once everything is at rest: the name of each law, and the violation.
 
         ``members`` has how many live by the prefix of their keys, and ``promised`` the operations that
-        callers were told of, with the uuids of their tables at that time. ``hostile`` keys may be left.
+        callers were notified of, with the uuids of their tables at that time. ``hostile`` keys may be left.
         """
-        found: list[tuple[str, str]] = []
+        violations: list[tuple[str, str]] = []
         for prefix, number in members.items():
             there = [kv.key for kv in store.under(prefix) if kv.key not in hostile]
             if len(there) != number:
-                found.append(("members", f"{number} live, and {len(there)} are at {_text(prefix)}"))
+                violations.append(("members", f"{number} live, and {len(there)} are at {_text(prefix)}"))
         for kv in store.under(SPACE.active):
             if kv.key not in hostile:
                 name = _text(kv.key).removeprefix("distOp._active.")
-                found.append(("end", f"{name} has neither ended nor says why"))
+                violations.append(("end", f"{name} has neither ended nor says why"))
         keys = [kv.key for kv in store.under(SPACE.prefix) if kv.key not in hostile]
-        found += [("left", f"{_text(key)} is left") for key in keys if not _ALLOWED.fullmatch(key)]
-        found += self._of_nobody(store)
+        violations += [("left", f"{_text(key)} is left") for key in keys if not _ALLOWED.fullmatch(key)]
+        violations += self._of_nobody(store)
         for name, uuid in promised.items():
             table = self._tables[SPACE.table(OperationId.parse(name).table).prefix]
             if table.uuid(store) == uuid and not table.ended(store, OperationId.parse(name)):
-                found.append(("promise", f"a caller was told of {name}, which has no end"))
-        return found + self._restless()
+                violations.append(("promise", f"a caller was notified of {name}, which has no end"))
+        return violations + self._restless()
 
     def _of_nobody(self, store: Store) -> list[tuple[str, str]]:
         uuids = {table.uuid(store) for table in self._tables.values()}
@@ -180,7 +180,7 @@ class _Table(TableLaws):
         if not self.exists(before) or not self.exists(after):
             self.removed.clear()  # another table of this name has operations of the same names
             return None
-        return self.moved(before, after, who, _NO_REQUEST) or self.stands(after)
+        return self.moved(before, after, who, _NO_REQUEST) or self.invariant(after)
 
     def exists(self, store: Store) -> bool:
         return store.get(self._keys.table).exists

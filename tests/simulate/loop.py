@@ -172,7 +172,7 @@ class Loop(asyncio.BaseEventLoop):
         pass
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        # Of a callback that failed. Tasks that nobody has asked for their error are no matter here.
+        # A callback that failed. An error of a task that nobody has awaited does not count.
         if "handle" in context and context["handle"]._context.get(_process) is None:
             self._failed = context["exception"]
 
@@ -204,7 +204,7 @@ class Loop(asyncio.BaseEventLoop):
             tasks = owner.tasks
             tasks.append(task)
             if len(tasks) > 1000:
-                owner.tasks = [one for one in tasks if not one.done()]
+                owner.tasks = [each for each in tasks if not each.done()]
         return task
 
     # -- what blocks -----------------------------------------------------------------------------------
@@ -219,38 +219,38 @@ class Loop(asyncio.BaseEventLoop):
         return future
 
     def _attempt(
-        self, future: asyncio.Future[T], func: Callable[..., T], args: Any, found: dict[Hashable, Any]
+        self, future: asyncio.Future[T], func: Callable[..., T], args: Any, results: dict[Hashable, Any]
     ) -> None:
         if future.done():
             return
-        self._reads = found
+        self._reads = results
         try:
             future.set_result(func(*args))
         except Reads as reads:
-            self._reading = self.create_task(self._read(reads, future, func, args, found))
+            self._reading = self.create_task(self._read(reads, future, func, args, results))
         except Exception as error:
             future.set_exception(error)
 
     async def _read(
-        self, reads: Reads, future: asyncio.Future[T], func: Any, args: Any, found: dict[Hashable, Any]
+        self, reads: Reads, future: asyncio.Future[T], func: Any, args: Any, results: dict[Hashable, Any]
     ) -> None:
         try:
-            found[reads.what] = await reads.read()
+            results[reads.subject] = await reads.read()
         except Exception as error:
             if not future.done():
                 future.set_exception(error)
         else:
-            self._attempt(future, func, args, found)
+            self._attempt(future, func, args, results)
 
-    def read(self, what: Hashable, read: Callable[[], Awaitable[Any]]) -> Any:
-        """For blocking code: what it reads from etcd."""
-        if what not in self._reads:
-            raise Reads(what, read)
-        return self._reads[what]
+    def read(self, subject: Hashable, read: Callable[[], Awaitable[Any]]) -> Any:
+        """The result of a read of etcd, for blocking code: ``subject`` names it when that code runs again."""
+        if subject not in self._reads:
+            raise Reads(subject, read)
+        return self._reads[subject]
 
 
 class Reads(BaseException):
     """Blocking code needs something from etcd."""
 
-    def __init__(self, what: Hashable, read: Callable[[], Awaitable[Any]]) -> None:
-        self.what, self.read = what, read
+    def __init__(self, subject: Hashable, read: Callable[[], Awaitable[Any]]) -> None:
+        self.subject, self.read = subject, read

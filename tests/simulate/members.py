@@ -75,8 +75,8 @@ def replaced(network: Network, doors: Doors, chance: Chance, removed: Removed) -
         "distop.executor.runner.service.make_launcher": lambda ledger, *_: Launcher(ledger, chance, removed),
     }
     with ExitStack() as stack:
-        for name, one in replacements.items():
-            stack.enter_context(mock.patch(name, one))
+        for name, replacement in replacements.items():
+            stack.enter_context(mock.patch(name, replacement))
         stack.enter_context(mock.patch.object(ChunkReader, "__call__", _read_chunks))
         yield
 
@@ -85,10 +85,10 @@ def _read_chunks(reader: ChunkReader, positions: Sequence[bytes]) -> list[tuple[
     loop, home = asyncio.get_running_loop(), reader._home
     assert isinstance(loop, Loop)
     assert home is not None
-    found: list[tuple[bytes, bytes] | None] = loop.read(
+    chunks: list[tuple[bytes, bytes] | None] = loop.read(
         (reader._revision, tuple(positions)), lambda: reader.read(home[0], positions)
     )
-    return found
+    return chunks
 
 
 class Processes:

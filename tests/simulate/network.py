@@ -162,7 +162,7 @@ class WatchStream:
     def __init__(self, network: Network, process: Process) -> None:
         self._network, self._process, self._loop = network, process, network.loop
         self._responses: deque[Any] = deque()
-        self._news: asyncio.Future[None] | None = None
+        self._arrival: asyncio.Future[None] | None = None
         self._error: Exception | None = None
         self._over = False
         self._last = 0.0
@@ -187,8 +187,8 @@ class WatchStream:
                 raise self._error
             if self._over:
                 return grpc.aio.EOF  # type: ignore[attr-defined]
-            self._news = self._loop.create_future()
-            await self._news
+            self._arrival = self._loop.create_future()
+            await self._arrival
         return self._responses.popleft()
 
     def cancel(self) -> bool:
@@ -217,8 +217,8 @@ class WatchStream:
             self.close()
 
     def _wake(self) -> None:
-        if self._news is not None and not self._news.done():
-            self._news.set_result(None)
+        if self._arrival is not None and not self._arrival.done():
+            self._arrival.set_result(None)
 
     def _arrive(self, request: Any) -> None:
         if self._over:

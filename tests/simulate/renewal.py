@@ -53,10 +53,10 @@ def awaiting(function: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, 
     tree.body[0] = ast.AsyncFunctionDef(
         **{name: getattr(waited, name) for name in (*waited._fields, *waited._attributes)}
     )
-    found: dict[str, Any] = {}
+    namespace: dict[str, Any] = {}
     names = vars(sys.modules[function.__module__])
-    exec(compile(tree, inspect.getfile(function), "exec"), names, found)
-    made: Callable[..., Coroutine[Any, Any, Any]] = found[method.name]
+    exec(compile(tree, inspect.getfile(function), "exec"), names, namespace)
+    made: Callable[..., Coroutine[Any, Any, Any]] = namespace[method.name]
     return made
 
 

@@ -122,8 +122,8 @@ class Strikes:
         """A member, or a leader."""
         store = self._etcd.store
         leaders = (kv for kv in store.under(SPACE.prefix) if kv.key.endswith(b".coordinator"))
-        if found := [*store.under(SPACE.coordinators), *store.under(SPACE.executors), *leaders]:
-            self._etcd.write(SOMEBODY, Txn(then=(DeleteRange(self._chance.pick(found).key),)))
+        if members := [*store.under(SPACE.coordinators), *store.under(SPACE.executors), *leaders]:
+            self._etcd.write(SOMEBODY, Txn(then=(DeleteRange(self._chance.pick(members).key),)))
 
     def _hostile_key(self) -> None:
         key = self._chance.pick(HOSTILE)

@@ -78,7 +78,7 @@ class World:
         self._all: list[Process] = []
         self._incarnations = itertools.count(1)
         self._promises: dict[str, str] = {}
-        """Operations that callers were told of, and the uuids of their tables then."""
+        """Operations that callers were notified of, and the uuids of their tables then."""
         self._probes: dict[str, str] = {}
         """The operation with which each table was tried once more; empty: none could be started yet."""
         self._loop, self._chance = Loop(), Chance(seed)
@@ -93,7 +93,7 @@ class World:
             self._chance,
             self._etcd,
             self._network,
-            lambda: [one for one in self._living.values() if not one.dead],
+            lambda: [process for process in self._living.values() if not process.dead],
             self._kill,
             self._note,
         )
@@ -109,8 +109,8 @@ class World:
             try:
                 for name in self._names():
                     self._start(name)
-                for law, what in self._happen():
-                    self._break(law, what)
+                for law, violation in self._happen():
+                    self._break(law, violation)
             except _Enough:
                 pass
             except Circle as error:
@@ -185,7 +185,7 @@ class World:
     # -- processes -------------------------------------------------------------------------------------
 
     def _serving(self) -> list[Process]:
-        return [one for one in self._doors.open if not one.dead and not one.paused]
+        return [process for process in self._doors.open if not process.dead and not process.paused]
 
     def _start(self, name: str) -> None:
         process = Process(f"{name}.{next(self._incarnations)}")
@@ -242,8 +242,8 @@ class World:
     def _removed(self, operation: OperationId, attempt: str) -> None:
         self._laws.removed(operation, attempt, self._etcd.store)
 
-    def _break(self, law: str, what: str) -> None:
-        text = f"{law}: {what}".replace(self._folder, "/simulated")
+    def _break(self, law: str, violation: str) -> None:
+        text = f"{law}: {violation}".replace(self._folder, "/simulated")
         if text not in self._violations:
             self._note(f"BROKEN {text}")
             self._violations.append(text)

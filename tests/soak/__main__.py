@@ -50,10 +50,10 @@ async def soaked(settings: Settings) -> Soak:
     return soak
 
 
-def text(found: dict[str, Trend], grown: list[str]) -> str:
+def text(measured: dict[str, Trend], grown: list[str]) -> str:
     """A table for people."""
     lines = [f"{'':36}{'middle':>12}{'per hour':>14}"]
-    for name, line in found.items():
+    for name, line in measured.items():
         mark = "  GROWS" if name in grown else ""
         lines.append(f"{name:36}{line.middle:>12.2f}{line.per_hour:>+14.2f}{mark}")
     return "\n".join(lines)
@@ -78,9 +78,9 @@ def main(given: list[str] | None = None) -> int:
     soak = asyncio.run(soaked(settings))
     if chosen.series:
         chosen.series.write_text(json.dumps(soak.samples))
-    found = trends(soak.samples, warm_up_s)
-    grown = growing(found)
-    print(text(found, grown))
+    measured = trends(soak.samples, warm_up_s)
+    grown = growing(measured)
+    print(text(measured, grown))
     for failure in soak.failures[:10]:
         print(failure)
     good = not grown and not soak.failures and soak.operations > 0
@@ -88,8 +88,8 @@ def main(given: list[str] | None = None) -> int:
         shutil.rmtree(folder, ignore_errors=True)
     else:
         print(f"logs: {folder}")
-    figures = {name: round(line.middle, 3) for name, line in found.items()}
-    slopes = {f"{name}_per_hour": round(line.per_hour, 3) for name, line in found.items()}
+    figures = {name: round(line.middle, 3) for name, line in measured.items()}
+    slopes = {f"{name}_per_hour": round(line.per_hour, 3) for name, line in measured.items()}
     counts = {"operations": soak.operations, "failed": len(soak.failures), "grows": grown}
     print(json.dumps({"etcd": find_etcd().version, "minutes": chosen.minutes, **counts, **figures, **slopes}))
     return 0 if good else 1

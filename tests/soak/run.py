@@ -171,7 +171,7 @@ class Soak:
             due += every
             now = self._used()
             done = max(now["operations"] - before["operations"], 1)
-            sample = await self._seen()
+            sample = await self._sampled()
             for role in ("etcd", *self._processes):
                 sample[f"{role}_cpu_ms_per_operation"] = (now[role] - before[role]) * 1e3 / done
             sample["range_reads_per_operation"] = (now["ranges"] - before["ranges"]) / done
@@ -191,24 +191,27 @@ class Soak:
             "operations": self.operations,
             "etcd": samples.cpu_s(self._etcd.pid),
             "ranges": max(ranges.values(), default=0.0),
-            **{role: sum(samples.cpu_s(one.pid) for one in group) for role, group in self._processes.items()},
+            **{
+                role: sum(samples.cpu_s(process.pid) for process in group)
+                for role, group in self._processes.items()
+            },
         }
 
-    async def _seen(self) -> dict[str, float]:
-        seen: dict[str, float] = {"at_s": time.monotonic() - self._began}
+    async def _sampled(self) -> dict[str, float]:
+        sample: dict[str, float] = {"at_s": time.monotonic() - self._began}
         for role, group in self._processes.items():
-            seen[f"{role}_rss_mib"] = sum(samples.rss_mib(one.pid) for one in group)
-            seen[f"{role}_threads"] = sum(samples.threads(one.pid) for one in group)
-            seen[f"{role}_descriptors"] = sum(samples.descriptors(one.pid) for one in group)
-        standing = (await self._store.scan(self._store.keyspace.prefix, keys_only=True)).kvs
-        remembered = sum(_is_remembered(kv.key) for kv in standing)
-        seen["keys"], seen["remembered"] = len(standing) - remembered, remembered
+            sample[f"{role}_rss_mib"] = sum(samples.rss_mib(process.pid) for process in group)
+            sample[f"{role}_threads"] = sum(samples.threads(process.pid) for process in group)
+            sample[f"{role}_descriptors"] = sum(samples.descriptors(process.pid) for process in group)
+        present = (await self._store.scan(self._store.keyspace.prefix, keys_only=True)).kvs
+        remembered = sum(_is_remembered(kv.key) for kv in present)
+        sample["keys"], sample["remembered"] = len(present) - remembered, remembered
         in_use = "etcd_mvcc_db_total_size_in_use_in_bytes"
-        seen["etcd_in_use_mib"] = (
+        sample["etcd_in_use_mib"] = (
             samples.etcd_metrics(self._etcd.endpoint, in_use).get(in_use, 0.0) / samples.MIB
         )
-        seen["etcd_memory_mib"] = samples.rss_mib(self._etcd.pid)
-        return seen
+        sample["etcd_memory_mib"] = samples.rss_mib(self._etcd.pid)
+        return sample
 
 
 def _is_remembered(key: bytes) -> bool:

@@ -58,8 +58,8 @@ def etcd_metrics(endpoint: str, *names: str) -> dict[str, float]:
     """Metrics without labels, as etcd gives them; those it does not know are left out."""
     with urllib.request.urlopen(f"http://{endpoint}/metrics", timeout=10) as reply:
         lines = reply.read().decode().splitlines()
-    found = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
-    return {name: float(found[name]) for name in names if name in found}
+    metrics = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    return {name: float(metrics[name]) for name in names if name in metrics}
 
 
 @dataclass(frozen=True)
@@ -98,10 +98,10 @@ def trends(samples: Sequence[Mapping[str, float]], warm_up_s: float) -> dict[str
     }
 
 
-def growing(found: Mapping[str, Trend]) -> list[str]:
+def growing(measured: Mapping[str, Trend]) -> list[str]:
     """The figures that are not flat."""
     return [
         name
-        for name, line in found.items()
+        for name, line in measured.items()
         if any(name.endswith(end) and line.grows(limit) for end, limit in LIMITS.items())
     ]

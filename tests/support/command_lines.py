@@ -56,13 +56,13 @@ def problem(text: str) -> str:
     command: Any = _tree()
     rest, path = text, "distop"
     while hasattr(command, "commands"):
-        found = re.match(r"\s+([a-z|-]+)", rest)
-        if found is None:
+        verbs = re.match(r"\s+([a-z|-]+)", rest)
+        if verbs is None:
             return ""  # a noun on its own, or with a placeholder for its verb
-        for verb in found[1].split("|"):
+        for verb in verbs[1].split("|"):
             if verb not in command.commands:
                 return f"{path} has no {verb}"
-        command, rest, path = command.commands[verb], rest[found.end() :], f"{path} {verb}"
+        command, rest, path = command.commands[verb], rest[verbs.end() :], f"{path} {verb}"
     options = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
     line = rest[: END.search(rest).start()]  # type: ignore[union-attr]
     unknown = [word for word in re.findall(r"(?<=\s)--[a-z][a-z-]*", line) if word not in options]

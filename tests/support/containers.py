@@ -23,10 +23,10 @@ def engine() -> Any:
 
 
 def engine_or_skip() -> Any:
-    found = engine()
-    if isinstance(found, str):
-        pytest.skip(found)
-    return found
+    client = engine()
+    if isinstance(client, str):
+        pytest.skip(client)
+    return client
 
 
 NOT_THERE = (

@@ -1,4 +1,4 @@
-"""What a failed test leaves for whoever looks into it: a lost row is seen once, and not when it is asked for.
+"""What a failed test leaves for those who examine it: a lost row seldom shows itself a second time.
 
 Kept in a folder of its own below ``artifacts/failures``: what pytest reports of it (with the seed and the
 parameters), the ends of all logs in the test's folder, and the keys of each etcd that its fixtures know, as

@@ -53,10 +53,10 @@ def parks_soon(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def logging_put_back() -> Iterator[None]:
     """A service's command that is run in this process logs to what is its standard error then."""
-    root, ours = logging.getLogger(), logging.getLogger("distop")
-    handlers, levels = list(root.handlers), (root.level, ours.level)
+    root, distop = logging.getLogger(), logging.getLogger("distop")
+    handlers, levels = list(root.handlers), (root.level, distop.level)
     yield
     root.handlers[:] = handlers
     root.setLevel(levels[0])
-    ours.setLevel(levels[1])
+    distop.setLevel(levels[1])
     logging.captureWarnings(False)

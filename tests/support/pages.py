@@ -51,7 +51,7 @@ class Block:
 def blocks(page: str) -> list[Block]:
     """The blocks of a page, in their order."""
     text = (ROOT / page).read_text()
-    return [Block(found["kind"], found["code"], found["why"] or "") for found in _BLOCK.finditer(text)]
+    return [Block(match["kind"], match["code"], match["why"] or "") for match in _BLOCK.finditer(text)]
 
 
 def lines(code: str) -> Iterator[str]:
@@ -99,12 +99,12 @@ class Reader:
             exec(compile(code, page, "exec"), self.names)
             return
         (self.folder / "typed.py").write_text(code)
-        status, said = self._shell(f"{self.python} {self.folder / 'typed.py'}")
-        assert status == 0, said
+        status, printed = self._shell(f"{self.python} {self.folder / 'typed.py'}")
+        assert status == 0, printed
 
     def type(self, line: str) -> str:
-        """Type one line; what it says. Its exit code must be the one that the line names."""
-        expected = int(found[1]) if (found := re.search(r"# (?:.*, )?exit code (\d+)$", line.strip())) else 0
+        """Type one line; what it prints. Its exit code must be the one that the line names."""
+        expected = int(match[1]) if (match := re.search(r"# (?:.*, )?exit code (\d+)$", line.strip())) else 0
         words = shlex.split(self._here(line).replace("\\\n", " "), comments=True)
         if words[0] == "export" or words[:2] == ["distop", "dev"]:
             return ""  # that is done
@@ -118,11 +118,11 @@ class Reader:
         ):
             os.chdir(self.at)
             done = CliRunner(env=self.environment).invoke(app, words[1:], prog_name="distop")
-            code, said = done.exit_code, done.output
+            code, printed = done.exit_code, done.output
         else:
-            code, said = self._shell(self._here(line))
-        assert code == expected, f"{line}ended with {code}:\n{said}"
-        return said
+            code, printed = self._shell(self._here(line))
+        assert code == expected, f"{line}ended with {code}:\n{printed}"
+        return printed
 
     def _shell(self, line: str) -> tuple[int, str]:
         script = f"{line}\ncode=$?; pwd > {self.folder}/.at; exit $code"
@@ -139,8 +139,8 @@ class Reader:
         return done.returncode, done.stdout
 
     def _here(self, text: str) -> str:
-        for stands, here in self.places.items():
-            text = text.replace(stands, here)
+        for written, here in self.places.items():
+            text = text.replace(written, here)
         if _SNAPSHOT.search(text):
             listed = json.loads(self.type("distop snapshot list flights --output json\n"))
             text = _SNAPSHOT.sub(str(listed[-1]["snapshot_id"]), text)

@@ -20,11 +20,11 @@ def sockets_of(pid: int | str) -> set[str]:
 
 def children(pid: int, word: bytes) -> list[int]:
     """The processes that any thread of one has started, and that have a word in their command line."""
-    found = []
+    pids = []
     for thread in Path(f"/proc/{pid}/task").iterdir():
         with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
-            found += (thread / "children").read_text().split()
-    return sorted(int(child) for child in found if word in _command(child))
+            pids += (thread / "children").read_text().split()
+    return sorted(int(child) for child in pids if word in _command(child))
 
 
 def _command(pid: str) -> bytes:

@@ -27,8 +27,8 @@ class Proof:
 
     def chooses(self, docstring: str | None) -> bool:
         """Whether a docstring begins with one of the lines, among others: ``S3, S4: ...``."""
-        found = _SHOWN.match(docstring or "")
-        return not self.lines or (found is not None and not self.lines.isdisjoint(found[1].split(", ")))
+        lines = _SHOWN.match(docstring or "")
+        return not self.lines or (lines is not None and not self.lines.isdisjoint(lines[1].split(", ")))
 
 
 PROOFS = {
@@ -61,8 +61,8 @@ class Counts:
                 assert isinstance(value, int)
                 self.recorded[name] += value
 
-    def told(self) -> dict[str, int]:
-        """The figures; one that no test has recorded is missing."""
+    def figures(self) -> dict[str, int]:
+        """The figures by name, without those that no test has recorded."""
         own = (*self.proof.more, *self.proof.zero)
         cases = self.cases + self.recorded["cases"]
         figures = {name: self.recorded[name] for name in own if name in self.recorded}
@@ -95,7 +95,7 @@ class Counts:
 
     def pytest_unconfigure(self, config: pytest.Config) -> None:
         if not hasattr(config, "workerinput"):
-            print(json.dumps(self.told()))
+            print(json.dumps(self.figures()))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

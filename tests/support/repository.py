@@ -29,11 +29,11 @@ def syntax(path: Path) -> tuple[ast.AST, ...]:
 
 def points() -> dict[str, str]:
     """All crash points of the product, each with its module, sorted by name."""
-    found: dict[str, str] = {}
+    modules: dict[str, str] = {}
     for path in product_sources():
         module = ".".join(path.relative_to(ROOT / "src").with_suffix("").parts)
         for node in syntax(path):
             match node:
                 case ast.Call(func=ast.Name(id="reached"), args=[ast.Constant(value=str(name))]):
-                    found.setdefault(name, module)
-    return dict(sorted(found.items()))
+                    modules.setdefault(name, module)
+    return dict(sorted(modules.items()))

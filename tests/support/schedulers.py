@@ -52,10 +52,10 @@ def check_parts(integration: str, folder: Path) -> None:
 
 
 def _install(home: Path, package: Path) -> None:
-    python, ours = home / "bin" / "python", sysconfig.get_path("purelib")
+    python, own_packages = home / "bin" / "python", sysconfig.get_path("purelib")
     _run([sys.executable, "-m", "venv", "--clear", "--without-pip", str(home)])
-    theirs = sysconfig.get_path("purelib", vars={"base": str(home)})
-    (Path(theirs) / "distop-tests.pth").write_text(f"import site; site.addsitedir({ours!r})\n")
+    packages = sysconfig.get_path("purelib", vars={"base": str(home)})
+    (Path(packages) / "distop-tests.pth").write_text(f"import site; site.addsitedir({own_packages!r})\n")
     sources = shutil.copytree(package, home / "package")  # a build leaves files beside its sources
     pip = [sys.executable, "-m", "pip", "--python", str(python)]
     install = [*pip, "install", "--quiet", "--no-deps", "--no-build-isolation"]

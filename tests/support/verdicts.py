@@ -52,7 +52,7 @@ class Failure(msgspec.Struct):
     """Of one test; the first of its reports that failed."""
 
     traceback: str
-    stood_still_s: float = 0.0
+    paused_s: float = 0.0
     """The longest pause of its process while it ran."""
     allowance_s: float | None = None
     """What a test that asserts on time allows."""
@@ -61,7 +61,7 @@ class Failure(msgspec.Struct):
 
     @property
     def by_the_machine(self) -> bool:
-        return self.allowance_s is not None and self.stood_still_s > self.allowance_s
+        return self.allowance_s is not None and self.paused_s > self.allowance_s
 
 
 class Record(msgspec.Struct):
@@ -86,7 +86,7 @@ class Record(msgspec.Struct):
         elif report.failed:
             known = {name: properties.get(name) for name in ("allowance_s", "evidence")}
             self.failed.setdefault(
-                report.nodeid, Failure(report.longreprtext, properties.get("stood_still_s", 0.0), **known)
+                report.nodeid, Failure(report.longreprtext, properties.get("paused_s", 0.0), **known)
             )
         elif report.when == "call":
             self.passed += 1
@@ -185,7 +185,7 @@ class _Measuring:
         return report
 
     def _of_failure(self, item: pytest.Item, report: pytest.TestReport) -> list[tuple[str, object]]:
-        properties: list[tuple[str, object]] = [("stood_still_s", self._clock.longest_since(self._began))]
+        properties: list[tuple[str, object]] = [("paused_s", self._clock.longest_since(self._began))]
         if timed := item.get_closest_marker("timed"):
             properties.append(("allowance_s", timed.args[0]))
         if item.config.getoption("verdicts"):
@@ -253,8 +253,8 @@ class _Judging:
             about = [f"{judged}: {test}"]
             if known := self._known.get(test):
                 about.append(f"known since {known.since}: {known.cause}")
-            if failure.stood_still_s:
-                about.append(f"the machine stood still for {failure.stood_still_s:.1f} s while it ran")
+            if failure.paused_s:
+                about.append(f"the machine stood still for {failure.paused_s:.1f} s while it ran")
             if failure.evidence:
                 about.append(f"kept: {failure.evidence}")
             self._lines.append(("\n".join(about), failure.traceback))

@@ -23,12 +23,12 @@ from distop.metastore.etcd.embedded import EtcdProcess
 from support.sources.kafka import Brokers, running_brokers
 from support.spark import jvm
 from truth import inferred, page
-from truth.doors import FileDoors
 from truth.installation import Installation, installed
-from truth.matrix import Seen, fill, read
+from truth.matrix import Results, fill, read
 from truth.readers import PLAIN, READERS, WITHOUT_SPARK
-from truth.values import DOORS, FILES, KINDS, ZONE, Kind
+from truth.values import FILES, KINDS, WRITERS, ZONE, Kind
 from truth.verdicts import Cell, cells, faults, unexpected
+from truth.writers import FileWriters
 
 EXAMPLES = 20_000
 
@@ -45,7 +45,7 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
 
 @dataclass(frozen=True)
 class Measured:
-    """What a run has found."""
+    """What a run has measured."""
 
     cells: list[Cell]
     wrong: dict[Cell, str]
@@ -58,35 +58,35 @@ def measure(
     installation: Installation, brokers: Brokers, kinds: Sequence[Kind], *, with_spark: bool, guesses: bool
 ) -> Measured:
     """Fill the tables of some types, with ``guesses`` those of inferred types, too; read and compare them."""
-    doors, names = (DOORS, READERS) if with_spark else (FILES, PLAIN)
-    seen, readers = Seen(), dict(WITHOUT_SPARK)
+    writers, names = (WRITERS, READERS) if with_spark else (FILES, PLAIN)
+    results, readers = Results(), dict(WITHOUT_SPARK)
     with ExitStack() as stack:
         for kind in kinds:
             installation.create(kind)
-        fill(FileDoors(installation, brokers), kinds, seen)
+        fill(FileWriters(installation, brokers), kinds, results)
         if with_spark:
             from support.spark.spark_driver import session_of
-            from truth.spark_doors import SparkDoors
             from truth.spark_readers import readers_of
+            from truth.spark_writers import SparkWriters
 
             session = session_of("local[2]", **{"spark.sql.session.timeZone": ZONE})
             session.sparkContext.setLogLevel("OFF")  # many writes are to fail
             stack.callback(session.stop)
-            fill(SparkDoors(installation, session), kinds, seen)
+            fill(SparkWriters(installation, session), kinds, results)
             readers |= readers_of(installation, session)
-        read(installation, readers, kinds, seen)
+        read(installation, readers, kinds, results)
         guessed = inferred.faults(installation, readers) if guesses else {}
-    measured = list(cells(doors, names, kinds))
+    measured = list(cells(writers, names, kinds))
     of_guesses = inferred.cells(names) if guesses else []
-    return Measured([*measured, *of_guesses], {**faults(seen, measured), **guessed})
+    return Measured([*measured, *of_guesses], {**faults(results, measured), **guessed})
 
 
 def predicates(examples: int, seed: int) -> dict[str, Any]:
     """How many were tried, and to how many there are two answers."""
     if importlib.util.find_spec("truth.predicates") is None:
         return {"predicates": 0, "differences": 0}
-    found: dict[str, Any] = importlib.import_module("truth.predicates").predicates(examples, seed)
-    return found
+    figures: dict[str, Any] = importlib.import_module("truth.predicates").predicates(examples, seed)
+    return figures
 
 
 def main(given: list[str] | None = None) -> int:
@@ -103,12 +103,12 @@ def main(given: list[str] | None = None) -> int:
             config = EtcdConfig(endpoints=(etcd.endpoint,), prefix="truth")
             with installed(config, folder) as installation:
                 with_spark = not chosen.without_spark
-                found = measure(installation, brokers, kinds, with_spark=with_spark, guesses=True)
-    lines = found.unexpected()
+                measured = measure(installation, brokers, kinds, with_spark=with_spark, guesses=True)
+    lines = measured.unexpected()
     for line in lines:
         print(line)
     tried = predicates(chosen.examples, chosen.seed)
-    print(json.dumps({"cells": len(found.cells), "wrong": len(found.wrong), **tried}))
+    print(json.dumps({"cells": len(measured.cells), "wrong": len(measured.wrong), **tried}))
     return 1 if lines or tried["differences"] else 0
 
 

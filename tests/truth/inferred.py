@@ -9,11 +9,11 @@ import pyarrow as pa
 from pyiceberg.table import Table
 
 from distop.errors import DistopError
-from truth.doors import told
 from truth.installation import PATIENCE_S, Installation
 from truth.readers import Reader, values_of
 from truth.values import CSV, JSON, KINDS, days, in_day, micros
 from truth.verdicts import Cell
+from truth.writers import described
 
 NAME = "without a schema"
 """In place of the type of a cell."""
@@ -23,7 +23,7 @@ NAME = "without a schema"
 class Guess:
     """A value that stands alone in its column."""
 
-    door: str
+    writer: str
     text: str
     """As the file has it."""
     kind: str
@@ -72,35 +72,35 @@ GUESSES = (
 
 
 def cells(readers: Iterable[str]) -> list[Cell]:
-    """All of them."""
-    return [Cell(NAME, guess.door, guess.text, reader) for guess in GUESSES for reader in readers]
+    """All cells of inferred types, for these readers."""
+    return [Cell(NAME, guess.writer, guess.text, reader) for guess in GUESSES for reader in readers]
 
 
 def faults(installation: Installation, readers: Mapping[str, Reader]) -> dict[Cell, str]:
     """The cells that are not as expected, with what was expected and what was seen. Makes two tables."""
-    found = {}
-    for door, suffix in ((CSV, "csv"), (JSON, "jsonl")):
-        columns = {f"c{number}": guess for number, guess in enumerate(GUESSES) if guess.door == door}
-        table, refusal = _filled(installation, f"inferred_{suffix}", suffix, _text(door, columns))
+    wrong = {}
+    for writer, suffix in ((CSV, "csv"), (JSON, "jsonl")):
+        columns = {f"c{number}": guess for number, guess in enumerate(GUESSES) if guess.writer == writer}
+        table, refusal = _filled(installation, f"inferred_{suffix}", suffix, _text(writer, columns))
         for reader, read in readers.items():
             rows, failure = None, refusal
             try:
                 rows = None if table is None else read(table, "id >= 0")
             except Exception as error:
-                failure = told(error)
+                failure = described(error)
             for name, guess in columns.items():
-                seen = failure
+                actual = failure
                 if table is not None and rows is not None:
-                    seen = _seen(str(table.schema().find_type(name)), rows.column(name), guess)
-                if seen:
-                    text = f"expected {guess.kind} {guess.value!r}, seen {seen}"
-                    found[Cell(NAME, door, guess.text, reader)] = text
-    return found
+                    actual = _difference(str(table.schema().find_type(name)), rows.column(name), guess)
+                if actual:
+                    text = f"expected {guess.kind} {guess.value!r}, seen {actual}"
+                    wrong[Cell(NAME, writer, guess.text, reader)] = text
+    return wrong
 
 
-def _text(door: str, columns: Mapping[str, Guess]) -> str:
-    """One row."""
-    if door == CSV:
+def _text(writer: str, columns: Mapping[str, Guess]) -> str:
+    """The text of a file with one row: its id, and a column for each guess."""
+    if writer == CSV:
         values = ",".join(["1", *(guess.text for guess in columns.values())])
         return f"id,{','.join(columns)}\n{values}\n"
     return (
@@ -119,13 +119,13 @@ def _filled(installation: Installation, name: str, suffix: str, text: str) -> tu
         started = client.start(name, "ingest", {"paths": str(path)})
         started.result(timeout_s=PATIENCE_S)
     except DistopError as error:
-        return None, told(error)
+        return None, described(error)
     return installation.catalog.load_table(f"default.{name}"), ""
 
 
-def _seen(kind: str, column: pa.ChunkedArray, guess: Guess) -> str:
-    """A value that is not the expected one; empty: it is."""
-    wanted = next((one.arrow for one in KINDS if one.name == kind), column.type)
+def _difference(kind: str, column: pa.ChunkedArray, guess: Guess) -> str:
+    """The type and value of a column that are not as guessed; empty: they are."""
+    wanted = next((known.arrow for known in KINDS if known.name == kind), column.type)
     (value,) = values_of(column, wanted)
     same = (kind, repr(value)) == (guess.kind, repr(guess.value))
     return "" if same else f"{kind} {value!r}"

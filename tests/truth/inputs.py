@@ -110,7 +110,7 @@ def _avro_value(value: Any, dtype: pa.DataType) -> Any:
 
 def by_source(cases: Cases) -> Iterable[tuple[pa.DataType | None, dict[int, Case]]]:
     """The values by the type that carries them: a file with types has one."""
-    found: dict[pa.DataType | None, dict[int, Case]] = {}
+    cases_by_type: dict[pa.DataType | None, dict[int, Case]] = {}
     for number, case in cases.items():
-        found.setdefault(case.source, {})[number] = case
-    return found.items()
+        cases_by_type.setdefault(case.source, {})[number] = case
+    return cases_by_type.items()

@@ -4,20 +4,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from truth.doors import Refusals, Started, told
 from truth.inputs import Cases
 from truth.installation import Installation
 from truth.readers import Reader, rows_of
-from truth.values import DOORS, Case, Kind, number_of
+from truth.values import WRITERS, Case, Kind, number_of
+from truth.writers import Refusals, Started, described
 
 
-class Doors(Protocol):
-    """Some ways into a table."""
+class Writers(Protocol):
+    """Some ways into a table, by name."""
 
     @property
     def names(self) -> Sequence[str]: ...
 
-    def send(self, kind: Kind, door: str, cases: Cases) -> Iterable[Started]:
+    def send(self, kind: Kind, writer: str, cases: Cases) -> Iterable[Started]:
         """Begin to send values."""
 
     def ended(self, started: Started) -> Refusals:
@@ -25,57 +25,59 @@ class Doors(Protocol):
 
 
 @dataclass
-class Seen:
-    """What has become of all values."""
+class Results:
+    """What became of all values: refused, read, or not readable."""
 
     refusals: dict[str, Refusals] = field(default_factory=dict)
-    """By type."""
+    """By type: why rows are not in the table."""
     rows: dict[tuple[str, str], dict[int, Any]] = field(default_factory=dict)
     """By type and reader: the values by the ids of their rows."""
     failures: dict[tuple[str, str, str], str] = field(default_factory=dict)
-    """By type, reader and door: why the rows cannot be read."""
+    """By type, reader and writer: why the rows cannot be read."""
 
 
-def sent_by(kind: Kind, door: str) -> dict[int, Case]:
-    """The values of a type that go through a door, by the ids of their rows."""
+def sent_by(kind: Kind, writer: str) -> dict[int, Case]:
+    """The values of a type that a writer sends, by the ids of their rows."""
     cases = enumerate(kind.cases)
-    return {number_of(door, number): case for number, case in cases if door in case.doors}
+    return {number_of(writer, number): case for number, case in cases if writer in case.writers}
 
 
-def fill(doors: Doors, kinds: Iterable[Kind], seen: Seen) -> None:
+def fill(writers: Writers, kinds: Iterable[Kind], results: Results) -> None:
     """Send everything. If nothing of what is sent at once gets in, though some should, each is sent alone."""
     begun = [
-        (kind, door, started)
+        (kind, writer, started)
         for kind in kinds
-        for door in doors.names
-        for started in doors.send(kind, door, sent_by(kind, door))
+        for writer in writers.names
+        for started in writers.send(kind, writer, sent_by(kind, writer))
     ]
-    for kind, door, started in begun:
-        refusals, cases = doors.ended(started), started.cases
-        hopeful = any(not kind.is_refused(case, door) for case in cases.values())
+    for kind, writer, started in begun:
+        refusals, cases = writers.ended(started), started.cases
+        hopeful = any(not kind.is_refused(case, writer) for case in cases.values())
         if hopeful and len(refusals) == len(cases) > 1:
-            alone = (one for number, case in cases.items() for one in doors.send(kind, door, {number: case}))
-            refusals = {number: text for one in alone for number, text in doors.ended(one).items()}
-        seen.refusals.setdefault(kind.name, {}).update(refusals)
+            alone = (
+                each for number, case in cases.items() for each in writers.send(kind, writer, {number: case})
+            )
+            refusals = {number: text for each in alone for number, text in writers.ended(each).items()}
+        results.refusals.setdefault(kind.name, {}).update(refusals)
 
 
 def read(
-    installation: Installation, readers: Mapping[str, Reader], kinds: Iterable[Kind], seen: Seen
+    installation: Installation, readers: Mapping[str, Reader], kinds: Iterable[Kind], results: Results
 ) -> None:
-    """Read each table by each reader; where that fails, the rows of each door alone."""
+    """Read each table by each reader; where that fails, the rows of each writer alone."""
     for kind in kinds:
         table = installation.iceberg(kind)
         for name, reader in readers.items():
-            rows = seen.rows.setdefault((kind.name, name), {})
+            rows = results.rows.setdefault((kind.name, name), {})
             if table.current_snapshot() is None:
                 continue
             try:
                 rows.update(rows_of(reader(table, "id >= 0"), kind.arrow))
             except Exception:
-                for door in DOORS:
-                    first = number_of(door, 0)
+                for writer in WRITERS:
+                    first = number_of(writer, 0)
                     try:
                         some = reader(table, f"id >= {first} and id < {first + 1000}")
                         rows.update(rows_of(some, kind.arrow))
                     except Exception as error:
-                        seen.failures[kind.name, name, door] = told(error)
+                        results.failures[kind.name, name, writer] = described(error)

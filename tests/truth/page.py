@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from support.repository import ROOT
 from truth.inferred import GUESSES, NAME
 from truth.readers import READERS
-from truth.values import DOORS, KINDS, Case, Kind
+from truth.values import KINDS, WRITERS, Case, Kind
 from truth.verdicts import Cell, known
 
 PAGE = ROOT / "docs" / "truth.md"
@@ -75,11 +75,13 @@ def _table(kind: Kind) -> str:
 
 
 def _lines(kind: Kind) -> Iterator[str]:
-    wrong = {(cell.door, cell.case) for cell in known() if cell.kind == kind.name}
-    yield f"| value | {' | '.join(DOORS)} |"
-    yield f"|---|{'---|' * len(DOORS)}"
+    wrong = {(cell.writer, cell.case) for cell in known() if cell.kind == kind.name}
+    yield f"| value | {' | '.join(WRITERS)} |"
+    yield f"|---|{'---|' * len(WRITERS)}"
     for case in kind.cases:
-        cells = ("**wrong**" if (door, case.name) in wrong else _cell(kind, case, door) for door in DOORS)
+        cells = (
+            "**wrong**" if (writer, case.name) in wrong else _cell(kind, case, writer) for writer in WRITERS
+        )
         yield f"| {_named(case.name)} | {' | '.join(cells)} |"
 
 
@@ -87,29 +89,29 @@ def _named(name: str) -> str:
     return name if len(name) <= MOST_SHOWN else f"{name[:12]}... ({len(name)} characters)"
 
 
-def _cell(kind: Kind, case: Case, door: str) -> str:
-    if door not in kind.doors(case):
+def _cell(kind: Kind, case: Case, writer: str) -> str:
+    if writer not in kind.writers(case):
         return "·"
-    return "*refused*" if kind.is_refused(case, door) else "="
+    return "*refused*" if kind.is_refused(case, writer) else "="
 
 
 def _inferred() -> str:
-    wrong = {(cell.door, cell.case) for cell in known() if cell.kind == NAME}
+    wrong = {(cell.writer, cell.case) for cell in known() if cell.kind == NAME}
     lines = ["| written | in | becomes |", "|---|---|---|"]
     for guess in GUESSES:
-        kind = "**wrong**" if (guess.door, guess.text) in wrong else f"`{guess.kind}`"
-        lines.append(f"| `{guess.text}` | {guess.door} | {kind} |")
+        kind = "**wrong**" if (guess.writer, guess.text) in wrong else f"`{guess.kind}`"
+        lines.append(f"| `{guess.text}` | {guess.writer} | {kind} |")
     return "".join(f"{line}\n" for line in lines)
 
 
 def _known() -> str:
-    found: dict[tuple[str, str, str, str], list[Cell]] = defaultdict(list)
+    cells_by_reason: dict[tuple[str, str, str, str], list[Cell]] = defaultdict(list)
     for cell, reason in known().items():
-        found[cell.kind, cell.door, cell.case, reason].append(cell)
-    if not found:
+        cells_by_reason[cell.kind, cell.writer, cell.case, reason].append(cell)
+    if not cells_by_reason:
         return NONE_KNOWN
     lines = ["| type | way in | value | readers | why |", "|---|---|---|---|---|"]
-    for (kind, door, case, reason), cells in found.items():
+    for (kind, writer, case, reason), cells in cells_by_reason.items():
         readers = "all" if len(cells) == len(READERS) else ", ".join(cell.reader for cell in cells)
-        lines.append(f"| {kind} | {door} | {_named(case)} | {readers} | {reason} |")
+        lines.append(f"| {kind} | {writer} | {_named(case)} | {readers} | {reason} |")
     return SOME_KNOWN + "\n" + "".join(f"{line}\n" for line in lines)

@@ -213,8 +213,8 @@ KINDS = (
         "uuid",
         [UUID(int=0), UUID(int=1 << 127), UUID("f79c3e09-677c-4bbd-a479-3f349cb785e7")],
         [
-            same(quoted(str(one)))
-            for one in (UUID(int=0), UUID(int=2), UUID("f79c3e09-677c-4bbd-a479-3f349cb785e7"))
+            same(quoted(str(value)))
+            for value in (UUID(int=0), UUID(int=2), UUID("f79c3e09-677c-4bbd-a479-3f349cb785e7"))
         ],
     ),
     Kind(
@@ -265,7 +265,7 @@ def leaf_of(name: str, kind: Kind) -> st.SearchStrategy[Condition]:
         return Condition(text, sql)
 
     def listed(values: list[Literal], word: str) -> Condition:
-        text, sql = (", ".join(one[at] for one in values) for at in (0, 1))
+        text, sql = (", ".join(literal[at] for literal in values) for at in (0, 1))
         return Condition(f"{name} {word} ({text})", f"{name} {word} ({sql})")
 
     def between(low: Literal, high: Literal, word: str) -> Condition:
@@ -328,8 +328,8 @@ def cases(draw: st.DrawFn, predicates: int = PREDICATES_OF_A_TABLE) -> Case:
         {name: st.one_of(st.none(), *[st.sampled_from(kind.values)] * 4) for name, kind in kinds.items()}
     )
     files = draw(st.lists(st.lists(row, min_size=1, max_size=5), min_size=1, max_size=3))
-    found = draw(st.lists(conditions_on(kinds), min_size=predicates, max_size=predicates))
-    return Case(kinds, tuple(terms), files, found)
+    conditions = draw(st.lists(conditions_on(kinds), min_size=predicates, max_size=predicates))
+    return Case(kinds, tuple(terms), files, conditions)
 
 
 # -- the reference -------------------------------------------------------------------------------------
@@ -496,7 +496,7 @@ def read_by_another_program(world: World, text: str) -> Selected:
     return sorted(chosen(predicate, rows)["id"].to_pylist())
 
 
-# Told to be callable with anything: mypy takes their fields for parameters.
+# Declared as callable with anything: mypy takes their fields for parameters.
 _ICEBERG: dict[str, Callable[..., iceberg.BooleanExpression]] = {
     "<": iceberg.LessThan,
     "<=": iceberg.LessThanOrEqual,
@@ -541,9 +541,9 @@ def disagreements(
     """What differs from the reference."""
     text = condition.text
     predicate = predicate_of(text, world.table.layout.schema)
-    found = dict(zip(answers, truth(predicate, world.rows).to_pylist(), strict=True))
-    if found != answers:
-        yield f"in memory: {found}"
+    in_memory = dict(zip(answers, truth(predicate, world.rows).to_pylist(), strict=True))
+    if in_memory != answers:
+        yield f"in memory: {in_memory}"
     expected = sorted(id for id, answer in answers.items() if answer)
     pruning = Pruning(world.table.iceberg().metadata, predicate)
     for entry in world.table.entries():
@@ -577,7 +577,7 @@ def left_by_compaction(world: World, predicate: Predicate, expected: Sequence[in
     io = file_io(metadata.location, {})
     sizes = Sizes(target_file=1 << 20, smaller_than=1 << 20, job=1 << 30)
     choice = Chooser(metadata, io, sizes, min_files=1, where=predicate).choose()
-    taken = {one.path for bins in choice.groups.values() for files in bins for one in files}
+    taken = {file.path for bins in choice.groups.values() for files in bins for file in files}
     matching = defaultdict(set)
     for entry in world.table.entries():
         path = entry.data_file.file_path
@@ -591,15 +591,15 @@ def left_by_compaction(world: World, predicate: Predicate, expected: Sequence[in
 
 def differences_of(case: Case, reference: Reference, turn: int = 0) -> list[str]:
     """All differences of a case."""
-    found = []
+    differences = []
     with TemporaryDirectory() as folder:
         world = World(case, Path(folder))
         reference.holds(case, world.rows)
         for number, condition in enumerate(case.conditions):
             answers = reference.answers(condition)
             differing = disagreements(world, condition, answers, turn + number)
-            found += [f"{condition.text}\n  duckdb: {answers}\n  {one}" for one in differing]
-    return found
+            differences += [f"{condition.text}\n  duckdb: {answers}\n  {text}" for text in differing]
+    return differences
 
 
 def predicates(examples: int, seed: int) -> dict[str, int]:
@@ -623,10 +623,10 @@ def predicates(examples: int, seed: int) -> dict[str, int]:
     def tried(case: Case) -> None:
         if counted["predicates"] >= examples:
             return
-        found = differences_of(case, reference, counted["predicates"])
+        differences = differences_of(case, reference, counted["predicates"])
         counted["predicates"] += len(case.conditions)
-        counted["differences"] += len(found)
-        for difference in found:
+        counted["differences"] += len(differences)
+        for difference in differences:
             print(f"{case}\n{difference}\n", file=sys.stderr, flush=True)
 
     tried()
@@ -639,9 +639,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     chosen = parser.parse_args()
     os.environ.update(EVERYWHERE)
-    found = predicates(chosen.examples, chosen.seed)
-    print(json.dumps(found))
-    return 1 if found["differences"] else 0
+    figures = predicates(chosen.examples, chosen.seed)
+    print(json.dumps(figures))
+    return 1 if figures["differences"] else 0
 
 
 if __name__ == "__main__":

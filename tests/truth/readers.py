@@ -28,10 +28,10 @@ Reader = Callable[[Table, str], pa.Table]
 def rows_of(table: pa.Table, wanted: pa.DataType) -> dict[int, Any]:
     """The values by the ids of their rows. Raises ``ValueError`` if a row is there twice."""
     values = values_of(table.column("v"), wanted)
-    found = dict(zip(table.column("id").to_pylist(), values, strict=True))
-    if len(found) != len(values):
+    rows = dict(zip(table.column("id").to_pylist(), values, strict=True))
+    if len(rows) != len(values):
         raise ValueError("a row is there twice")
-    return found
+    return rows
 
 
 def values_of(column: pa.ChunkedArray, wanted: pa.DataType) -> list[Any]:
@@ -42,43 +42,43 @@ def values_of(column: pa.ChunkedArray, wanted: pa.DataType) -> list[Any]:
     values = column.combine_chunks()
     if isinstance(values, pa.ExtensionArray):
         values = values.storage
-    found = values.type
-    if is_.is_timestamp(wanted) and is_.is_timestamp(found) and bool(wanted.tz) == bool(found.tz):
-        return _listed(values.cast(pa.timestamp("us", found.tz)).view(pa.int64()))
-    if is_.is_time(wanted) and is_.is_time(found):
+    actual = values.type
+    if is_.is_timestamp(wanted) and is_.is_timestamp(actual) and bool(wanted.tz) == bool(actual.tz):
+        return _listed(values.cast(pa.timestamp("us", actual.tz)).view(pa.int64()))
+    if is_.is_time(wanted) and is_.is_time(actual):
         return _listed(values.cast(pa.time64("us")).view(pa.int64()))
-    if is_.is_date(wanted) and is_.is_date(found):
+    if is_.is_date(wanted) and is_.is_date(actual):
         return _listed(values.cast(pa.date32()).view(pa.int32()))
-    if is_.is_string(wanted) and _is_text(found):
+    if is_.is_string(wanted) and _is_text(actual):
         return _listed(values.cast(pa.large_string()).view(pa.large_binary()))
-    if isinstance(wanted, pa.UuidType) and _is_text(found):
+    if isinstance(wanted, pa.UuidType) and _is_text(actual):
         return [None if text is None else uuid.UUID(text).bytes for text in values.to_pylist()]
-    if not is_.is_temporal(wanted) and _stored_alike(wanted, found):
+    if not is_.is_temporal(wanted) and _stored_alike(wanted, actual):
         return _listed(values)
     raise TypeError(f"the column has the type {column.type} instead of {wanted}")
 
 
 def _listed(values: pa.Array) -> list[Any]:
-    found: list[Any] = values.to_pylist()
-    return found
+    listed: list[Any] = values.to_pylist()
+    return listed
 
 
-def _is_text(found: pa.DataType) -> bool:
-    return any(test(found) for test in (is_.is_string, is_.is_large_string, is_.is_string_view))
+def _is_text(actual: pa.DataType) -> bool:
+    return any(test(actual) for test in (is_.is_string, is_.is_large_string, is_.is_string_view))
 
 
-def _is_bytes(found: pa.DataType) -> bool:
+def _is_bytes(actual: pa.DataType) -> bool:
     tests = (is_.is_binary, is_.is_large_binary, is_.is_binary_view, is_.is_fixed_size_binary)
-    return any(test(found) for test in tests)
+    return any(test(actual) for test in tests)
 
 
-def _stored_alike(wanted: pa.DataType, found: pa.DataType) -> bool:
+def _stored_alike(wanted: pa.DataType, actual: pa.DataType) -> bool:
     if is_.is_list(wanted) or is_.is_struct(wanted) or is_.is_map(wanted):
-        inner = zip(_inner(wanted), _inner(found), strict=False)
-        return wanted.num_fields == found.num_fields and all(_stored_alike(*pair) for pair in inner)
+        inner = zip(_inner(wanted), _inner(actual), strict=False)
+        return wanted.num_fields == actual.num_fields and all(_stored_alike(*pair) for pair in inner)
     if isinstance(wanted, pa.UuidType) or _is_bytes(wanted):
-        return _is_bytes(found)
-    return bool(wanted.equals(found)) or (_is_text(wanted) and _is_text(found))
+        return _is_bytes(actual)
+    return bool(wanted.equals(actual)) or (_is_text(wanted) and _is_text(actual))
 
 
 def _inner(nested: pa.DataType) -> list[pa.DataType]:
@@ -109,8 +109,8 @@ def with_pyarrow(table: Table, where: str) -> pa.Table:
 def with_duckdb(table: Table, where: str) -> pa.Table:
     with duckdb.connect() as connection:
         connection.execute(f"SET TimeZone = '{ZONE}'")
-        found = connection.sql("SELECT * FROM read_parquet(?)", params=[paths_of(table, where)])
-        rows: pa.Table = found.to_arrow_table()
+        relation = connection.sql("SELECT * FROM read_parquet(?)", params=[paths_of(table, where)])
+        rows: pa.Table = relation.to_arrow_table()
     return rows
 
 

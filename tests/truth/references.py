@@ -33,9 +33,9 @@ def disagreements(kind: Kind) -> Iterator[str]:
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")  # that of a time without a zone, for distop
         for case in kind.cases:
-            if case.value is None or case.text is None or case.refused.issuperset(kind.doors(case)):
+            if case.value is None or case.text is None or case.refused.issuperset(kind.writers(case)):
                 continue
-            found = connection.sql(f"SELECT CAST(? AS {_TYPES[kind.name]}) AS v", params=[case.text])
-            (value,) = values_of(found.to_arrow_table().column("v"), kind.arrow)
+            relation = connection.sql(f"SELECT CAST(? AS {_TYPES[kind.name]}) AS v", params=[case.text])
+            (value,) = values_of(relation.to_arrow_table().column("v"), kind.arrow)
             if repr(value) != repr(case.value):
                 yield f"{kind.name} {case.name}: {case.value!r} is expected, and DuckDB has {value!r}"

@@ -21,7 +21,7 @@ DATAFRAME, SOURCE, WRITE, STREAM = "DataFrame", "data source", "write()", "strea
 TEXTS = (CSV, JSON, KAFKA)
 FILES = (*TEXTS, PARQUET, AVRO)
 SPARK = (DATAFRAME, SOURCE, WRITE, STREAM)
-DOORS = (*FILES, *SPARK)
+WRITERS = (*FILES, *SPARK)
 """The ways into a table, in the order of the page's columns."""
 
 ZONE = "Europe/Berlin"
@@ -38,10 +38,10 @@ class Case:
     """What every reader must have; of a value that is refused, what files with types and DataFrames hold."""
     name: str
     """For people; unique among the values of a type."""
-    doors: frozenset[str] = frozenset(DOORS)
-    """Those that can carry it."""
+    writers: frozenset[str] = frozenset(WRITERS)
+    """Writers that can express it."""
     refused: frozenset[str] = frozenset()
-    """Doors where its row is refused, by name."""
+    """Writers whose row is refused, by name."""
     source: pa.DataType | None = None
     """The type that carries it in files with types and DataFrames; ``None``: that of the column."""
     spark: str = ""
@@ -64,20 +64,20 @@ class Kind:
     is_text: bool = False
     """Whether it is a string in JSON."""
     refused: frozenset[str] = frozenset()
-    """Doors through which the type cannot come at all."""
+    """Writers that cannot write the type at all."""
     nested: bool = False
 
-    def doors(self, case: Case) -> list[str]:
-        """Those that a value is sent through."""
-        return [door for door in DOORS if door in case.doors]
+    def writers(self, case: Case) -> list[str]:
+        """The writers that send a value."""
+        return [writer for writer in WRITERS if writer in case.writers]
 
-    def is_refused(self, case: Case, door: str) -> bool:
-        return door in self.refused or door in case.refused
+    def is_refused(self, case: Case, writer: str) -> bool:
+        return writer in self.refused or writer in case.refused
 
 
-def number_of(door: str, case: int) -> int:
+def number_of(writer: str, case: int) -> int:
     """The row's id."""
-    return 1000 * (1 + DOORS.index(door)) + case
+    return 1000 * (1 + WRITERS.index(writer)) + case
 
 
 def days(text: str) -> int:
@@ -109,7 +109,7 @@ def array_of(values: Sequence[Any], dtype: pa.DataType) -> pa.Array:
 
 # -- values ------------------------------------------------------------------------------------------
 
-_EVERY = frozenset(DOORS)
+_EVERY = frozenset(WRITERS)
 _NO_TEXT = _EVERY.difference(TEXTS)
 _NO_TYPE_OF_AVRO = frozenset((*TEXTS, PARQUET))
 _JSON = frozenset({JSON, KAFKA})
@@ -120,7 +120,7 @@ def _null() -> Case:
 
 
 def _plain(read: Callable[[str], Any], *texts: str) -> list[Case]:
-    """Values that every door can carry."""
+    """Values that every writer can express."""
     return [Case(text, read(text), text) for text in texts]
 
 
@@ -129,12 +129,12 @@ def _bad(
     value: Any = None,
     source: pa.DataType | None = None,
     spark: str = "",
-    doors: frozenset[str] | None = None,
+    writers: frozenset[str] | None = None,
 ) -> Case:
-    """A value that every door refuses that can carry it: Spark's only if it has a type for it."""
+    """A value that is refused from every writer that can express it: Spark's only if it has a type for it."""
     carried = frozenset(TEXTS) if value is None else _EVERY if source is None or spark else frozenset(FILES)
-    carried = carried if doors is None else doors
-    return Case(text, value, text, doors=carried, refused=carried, source=source, spark=spark)
+    carried = carried if writers is None else writers
+    return Case(text, value, text, writers=carried, refused=carried, source=source, spark=spark)
 
 
 def _hexadecimal(text: str) -> Case:
@@ -148,7 +148,7 @@ def _floats(read: Callable[[str], float], *finite: str) -> tuple[Case, ...]:
     # JSON has no such numbers: these are texts, and without quotes no JSON.
     infinite = [Case(text, float(text), text, refused=_JSON, json=f'"{text}"') for text in special]
     bare = [
-        Case(text, None, f"{text} without quotes", doors=_JSON, refused=_JSON, malformed=True)
+        Case(text, None, f"{text} without quotes", writers=_JSON, refused=_JSON, malformed=True)
         for text in ("NaN", "-Infinity")
     ]
     return (_null(), *_plain(read, "0.0", "-0.0", "0.1", *finite), *infinite, *bare)
@@ -156,8 +156,8 @@ def _floats(read: Callable[[str], float], *finite: str) -> tuple[Case, ...]:
 
 def _single(text: str) -> float:
     """The nearest number of 32 bits."""
-    found: float = struct.unpack("f", struct.pack("f", float(text)))[0]
-    return found
+    rounded: float = struct.unpack("f", struct.pack("f", float(text)))[0]
+    return rounded
 
 
 def _decimals(*texts: str) -> list[Case]:
@@ -169,8 +169,8 @@ def _digits(text: str, more: str, read: Callable[[str], int]) -> Case:
     return Case(text + more, read(text), text + more)
 
 
-def _named(name: str, text: str, doors: frozenset[str] = _EVERY) -> Case:
-    return Case(text, text.encode(), name, doors=doors)
+def _named(name: str, text: str, writers: frozenset[str] = _EVERY) -> Case:
+    return Case(text, text.encode(), name, writers=writers)
 
 
 def _bytes(*values: bytes) -> tuple[Case, ...]:
@@ -217,7 +217,7 @@ KINDS: tuple[Kind, ...] = (
         (
             _null(),
             *_plain(int, "0", "-9223372036854775808", "9223372036854775807", "9007199254740993"),
-            _bad("9223372036854775808", 2**63, pa.uint64(), doors=_NO_TYPE_OF_AVRO),
+            _bad("9223372036854775808", 2**63, pa.uint64(), writers=_NO_TYPE_OF_AVRO),
             _bad("-9223372036854775809"),
             _bad("1.5", 1.5, pa.float64(), "double"),
             _hexadecimal("0xFFFFFFFFFFFFFFFF"),
@@ -291,12 +291,12 @@ KINDS: tuple[Kind, ...] = (
             _null(),
             *_plain(in_day, "00:00:00", "23:59:59.999999"),
             _digits("12:00:00.123456", "0", in_day),
-            _bad("24:00:00", 86_400_000_000, doors=frozenset(FILES)),
+            _bad("24:00:00", 86_400_000_000, writers=frozenset(FILES)),
             _bad(
                 "12:00:00.1234567",
                 1000 * in_day("12:00:00.123456") + 700,
                 pa.time64("ns"),
-                doors=_NO_TYPE_OF_AVRO,
+                writers=_NO_TYPE_OF_AVRO,
             ),
         ),
         is_text=True,
@@ -367,12 +367,12 @@ KINDS: tuple[Kind, ...] = (
             _named("a newline", "a\nb"),
             _named("a carriage return", "a\r\nb"),
             _named("a decomposed letter", "e\u0301"),
-            Case(None, b"a\xffb", "not UTF-8", doors=_NO_TEXT, refused=_NO_TEXT),
+            Case(None, b"a\xffb", "not UTF-8", writers=_NO_TEXT, refused=_NO_TEXT),
             Case(
                 "\\ud800",
                 None,
                 "half a surrogate pair",
-                doors=_JSON,
+                writers=_JSON,
                 refused=_JSON,
                 json='"a\\ud800b"',
                 malformed=True,

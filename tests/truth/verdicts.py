@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from truth.matrix import Seen, sent_by
+from truth.matrix import Results, sent_by
 from truth.readers import READERS, UNREADABLE
-from truth.values import DOORS, KINDS, Case, Kind
+from truth.values import KINDS, WRITERS, Case, Kind
 
 KNOWN = Path(__file__).with_name("known.txt")
 """Cells that are wrong, and known to be."""
@@ -27,47 +27,47 @@ class Cell:
     """A value of a type, by the way that it came in and by who reads it."""
 
     kind: str
-    door: str
+    writer: str
     case: str
     reader: str
 
 
-def cells(doors: Iterable[str], readers: Iterable[str], kinds: Iterable[Kind] = KINDS) -> Iterator[Cell]:
-    """All of them."""
+def cells(writers: Iterable[str], readers: Iterable[str], kinds: Iterable[Kind] = KINDS) -> Iterator[Cell]:
+    """All cells of these writers, readers and types."""
     for kind in kinds:
-        for door in doors:
-            for case in sent_by(kind, door).values():
+        for writer in writers:
+            for case in sent_by(kind, writer).values():
                 for reader in readers:
                     if (kind.name, reader) not in UNREADABLE:
-                        yield Cell(kind.name, door, case.name, reader)
+                        yield Cell(kind.name, writer, case.name, reader)
 
 
-def faults(seen: Seen, measured: Iterable[Cell]) -> dict[Cell, str]:
+def faults(results: Results, measured: Iterable[Cell]) -> dict[Cell, str]:
     """The cells that are not as expected, with what was expected and what was seen."""
     kinds = {kind.name: kind for kind in KINDS}
     numbers = {
-        (kind.name, door, case.name): number
+        (kind.name, writer, case.name): number
         for kind in KINDS
-        for door in DOORS
-        for number, case in sent_by(kind, door).items()
+        for writer in WRITERS
+        for number, case in sent_by(kind, writer).items()
     }
-    found = {}
+    wrong = {}
     for cell in measured:
-        text = _fault(seen, cell, kinds[cell.kind], numbers[cell.kind, cell.door, cell.case])
+        text = _fault(results, cell, kinds[cell.kind], numbers[cell.kind, cell.writer, cell.case])
         if text:
-            found[cell] = text
-    return found
+            wrong[cell] = text
+    return wrong
 
 
-def _fault(seen: Seen, cell: Cell, kind: Kind, number: int) -> str:
-    rows, case = seen.rows[cell.kind, cell.reader], sent_by(kind, cell.door)[number]
-    refusal = seen.refusals[cell.kind].get(number, "")
-    if kind.is_refused(case, cell.door):
+def _fault(results: Results, cell: Cell, kind: Kind, number: int) -> str:
+    rows, case = results.rows[cell.kind, cell.reader], sent_by(kind, cell.writer)[number]
+    refusal = results.refusals[cell.kind].get(number, "")
+    if kind.is_refused(case, cell.writer):
         return f"expected a refusal, seen {rows[number]!r}" if number in rows else _unnamed(case, refusal)
     if number in rows:
         same = repr(rows[number]) == repr(case.value)  # which tells signs of zeros apart, and no NaN
         return "" if same else f"expected {case.value!r}, seen {rows[number]!r}"
-    failure = seen.failures.get((cell.kind, cell.reader, cell.door), "nothing")
+    failure = results.failures.get((cell.kind, cell.reader, cell.writer), "nothing")
     return f"expected {case.value!r}, seen {refusal or failure}"
 
 
@@ -83,7 +83,7 @@ def _unnamed(case: Case, refusal: str) -> str:
         return f"expected the error BAD_ROW, seen {refusal}"
     text = case.text or ""
     spelled = {text, text.replace("T", " ").rstrip("Z"), str(case.value), repr(case.value)[2:-1]}
-    named = any(one and one in refusal.replace("\\\\", "\\") for one in spelled)
+    named = any(text and text in refusal.replace("\\\\", "\\") for text in spelled)
     return "" if named else f"expected a refusal that names the value {case.name}, seen {refusal}"
 
 
@@ -92,35 +92,35 @@ def _unnamed(case: Case, refusal: str) -> str:
 
 def known() -> dict[Cell, str]:
     """The cells of the file, each with why it is wrong."""
-    found = {}
+    reasons = {}
     for line in KNOWN.read_text().splitlines():
         if not line.strip() or line.startswith("#"):
             continue
-        kind, doors, case, readers, reason = (part.strip() for part in line.split("|"))
-        for door in _several(doors, DOORS):
+        kind, writers, case, readers, reason = (part.strip() for part in line.split("|"))
+        for writer in _several(writers, WRITERS):
             for reader in _several(readers, READERS):
-                found[Cell(kind, door, case, reader)] = reason
-    return found
+                reasons[Cell(kind, writer, case, reader)] = reason
+    return reasons
 
 
 def _several(text: str, all_of_them: Iterable[str]) -> Iterable[str]:
-    return all_of_them if text == "*" else [one.strip() for one in text.split(",")]
+    return all_of_them if text == "*" else [name.strip() for name in text.split(",")]
 
 
 def unexpected(wrong: Mapping[Cell, str], measured: Iterable[Cell]) -> list[str]:
     """Lines about what differs from the file: cells that are wrong and not in it, and those that are right.
     Readers of whom the same is said share a line."""
     expected = known()
-    found = {cell: text for cell, text in wrong.items() if cell not in expected}
-    found |= {
+    texts = {cell: text for cell, text in wrong.items() if cell not in expected}
+    texts |= {
         cell: f"it is right now: remove it from {KNOWN.name}"
         for cell in measured
         if cell in expected and cell not in wrong
     }
     readers: dict[tuple[str, str, str, str], list[str]] = defaultdict(list)
-    for cell, text in found.items():
-        readers[cell.kind, cell.door, cell.case, text].append(cell.reader)
+    for cell, text in texts.items():
+        readers[cell.kind, cell.writer, cell.case, text].append(cell.reader)
     return [
-        f"{kind} | {door} | {case} | {', '.join(some)}: {text}"
-        for (kind, door, case, text), some in readers.items()
+        f"{kind} | {writer} | {case} | {', '.join(some)}: {text}"
+        for (kind, writer, case, text), some in readers.items()
     ]

@@ -42,20 +42,20 @@ DEADLINE_S = 120.0
 FED, CALLED = "fed", "called"
 
 
-def until(condition: Callable[[], bool], what: str) -> None:
+def until(condition: Callable[[], bool], awaited: str) -> None:
     deadline = time.monotonic() + DEADLINE_S
     while not condition():
         if time.monotonic() > deadline:
-            raise SystemExit(f"waited {DEADLINE_S:.0f} s in vain for {what}")
+            raise SystemExit(f"waited {DEADLINE_S:.0f} s in vain for {awaited}")
         time.sleep(0.2)
 
 
 def last_release() -> str:
     """The commit of the newest release, which CHANGELOG.md names: a clone may lack its tag."""
-    found = re.search(r"^## \[\d[^\n]*\n\nCommit (\w+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
-    if found is None:
+    match = re.search(r"^## \[\d[^\n]*\n\nCommit (\w+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    if match is None:
         raise SystemExit("CHANGELOG.md does not name the commit of the last release: give one")
-    return found[1]
+    return match[1]
 
 
 def unpacked(commit: str, folder: Path) -> Path:
@@ -102,10 +102,10 @@ class Fleet:
             "sidecar": [],
         }[role]
         env = {**self._env, "PYTHONPATH": str(sources)}
-        place = "import distop.cli.main as main; print(main.__file__)"
-        found = captured([sys.executable, "-c", place], env=env, cwd=self._folder, check=True).stdout.strip()
-        if not found.startswith(f"{sources}/"):
-            raise SystemExit(f"Python takes distop from {found}, not from {sources}")
+        script = "import distop.cli.main as main; print(main.__file__)"
+        path = captured([sys.executable, "-c", script], env=env, cwd=self._folder, check=True).stdout.strip()
+        if not path.startswith(f"{sources}/"):
+            raise SystemExit(f"Python takes distop from {path}, not from {sources}")
         with (self._folder / f"{name}.log").open("ab") as log:
             self._processes[name] = subprocess.Popen(
                 [sys.executable, "-m", "distop.cli.main", role, *words],
@@ -141,7 +141,9 @@ class Fleet:
         """Whether the members are these processes, and no others."""
         if ended := [name for name, process in self._processes.items() if process.poll() is not None]:
             raise SystemExit(f"{', '.join(ended)} ended by itself: its log is in {self._folder}")
-        return {one.pid for one in client.members()} == {one.pid for one in self._processes.values()}
+        return {member.pid for member in client.members()} == {
+            process.pid for process in self._processes.values()
+        }
 
 
 class Caller(threading.Thread):
@@ -204,12 +206,12 @@ def replaced(
         before = caller.operations
         until(lambda: caller.operations > before + 3, f"operations, with {name} of {release}")  # noqa: B023
         print(f"  {name} is {release}: {feed.batches} batches, {caller.operations} operations", flush=True)
-        together.add(" ".join(sorted({one.version for one in client.members()})))
+        together.add(" ".join(sorted({member.version for member in client.members()})))
     return together
 
 
 def play(commit: str, folder: Path, config: EtcdConfig) -> dict[str, object]:
-    """All of it; what is found in the end."""
+    """Replace all members and back under load; the figures of the run, with rows lost and doubled."""
     before, now = unpacked(commit, folder / "before"), ROOT / "src"
     fleet = Fleet(folder, config)
     try:
@@ -225,8 +227,10 @@ def play(commit: str, folder: Path, config: EtcdConfig) -> dict[str, object]:
             together = replaced(fleet, client, feed, caller, now, "new")
             together |= replaced(fleet, client, feed, caller, before, "old")
             caller.end()
-            failed = [one.name for one in client.operations(FED) if one.state.value == "failed"]
-            findings = sorted({one.code for one in client.diagnose().findings})
+            failed = [
+                operation.name for operation in client.operations(FED) if operation.state.value == "failed"
+            ]
+            findings = sorted({finding.code for finding in client.diagnose().findings})
     finally:
         fleet.stop_all()
     with EtcdCatalog("upgrade", **{"etcd.endpoints": ",".join(config.endpoints)}) as catalog:
@@ -256,13 +260,13 @@ def main() -> int:
         folder = Path(name)
         with EtcdProcess(folder / "etcd") as etcd:
             try:
-                found = play(commit, folder, EtcdConfig(endpoints=(etcd.endpoint,)))
+                figures = play(commit, folder, EtcdConfig(endpoints=(etcd.endpoint,)))
             except SystemExit:
                 for log in sorted(folder.glob("*.log")):
                     print(f"==== {log.name}", log.read_text(errors="replace")[-3000:], sep="\n")
                 raise
-    print(json.dumps({**found, "seconds": round(time.monotonic() - began)}))
-    return int(bool(found["failed_operations"] or found["rows_lost"] or found["rows_doubled"]))
+    print(json.dumps({**figures, "seconds": round(time.monotonic() - began)}))
+    return int(bool(figures["failed_operations"] or figures["rows_lost"] or figures["rows_doubled"]))
 
 
 if __name__ == "__main__":

@@ -17,8 +17,8 @@ for number in range(int(first), int(first) + int(count)):
             catalog = load_catalog("chaos", type="rest", uri=url, token=token)
             table = catalog.load_table(f"default.{name}")
             row = {"id": [number], "batch": ["foreign"], "kind": ["f"]}
-            told = {"distop.request-id": f"row-{number}", "distop.on-conflict": "rebase"}
-            table.append(pa.table(row, schema=table.schema().as_arrow()), snapshot_properties=told)
+            properties = {"distop.request-id": f"row-{number}", "distop.on-conflict": "rebase"}
+            table.append(pa.table(row, schema=table.schema().as_arrow()), snapshot_properties=properties)
             break
         except Exception as error:  # the coordinator is killed all the time
             print(number, repr(error)[:300], file=sys.stderr, flush=True)

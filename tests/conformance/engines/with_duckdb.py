@@ -22,6 +22,6 @@ lake.execute("INSERT INTO lake.duck.u VALUES (5)")
 lake.execute("COMMIT")
 lake.execute("UPDATE lake.duck.t SET kind = 'z' WHERE id = 2")
 lake.execute("DELETE FROM lake.duck.t WHERE id = 1")
-found = lake.execute("SELECT * FROM lake.duck.t ORDER BY id").fetchall()
-assert found == [(2, "z"), (3, None), (4, "d")], found
+rows = lake.execute("SELECT * FROM lake.duck.t ORDER BY id").fetchall()
+assert rows == [(2, "z"), (3, None), (4, "d")], rows
 assert lake.execute("SELECT * FROM lake.duck.u").fetchall() == [(5,)]

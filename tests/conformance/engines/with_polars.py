@@ -11,7 +11,7 @@ rows = pl.DataFrame({"id": [1, 2, 3], "kind": ["a", "b", None]})
 table = catalog.create_table("polars.t", rows.to_arrow().schema)
 rows.write_iceberg(table, mode="append")
 rows.write_iceberg(table, mode="append")
-found = pl.scan_iceberg(catalog.load_table("polars.t")).filter(pl.col("id") > 1).collect()
-assert sorted(found["id"]) == [2, 2, 3, 3]
+scanned = pl.scan_iceberg(catalog.load_table("polars.t")).filter(pl.col("id") > 1).collect()
+assert sorted(scanned["id"]) == [2, 2, 3, 3]
 rows.write_iceberg(table, mode="overwrite")
 assert pl.scan_iceberg(catalog.load_table("polars.t")).collect().sort("id").equals(rows)

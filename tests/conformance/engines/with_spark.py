@@ -68,9 +68,9 @@ rows = spark.createDataFrame([(6, "f")], "id bigint, kind string")
 
 
 def to_branch(position: str) -> None:
-    told = "snapshot-property.distop.watermark.spark.0"
+    property_ = "snapshot-property.distop.watermark.spark.0"
     rows.selectExpr("id", "kind", "CAST(NULL AS INT) AS more").writeTo("distop.spark.t.branch_side").option(
-        told, position
+        property_, position
     ).append()
 
 

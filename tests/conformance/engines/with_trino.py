@@ -64,8 +64,8 @@ class Trino:
     def _call(self, url: str, body: bytes | None = None) -> dict[str, Any]:
         request = urllib.request.Request(url, body, {"X-Trino-User": "conformance"})
         with urllib.request.urlopen(request, timeout=60) as reply:
-            found: dict[str, Any] = json.load(reply)
-        return found
+            page: dict[str, Any] = json.load(reply)
+        return page
 
 
 def write_and_read(trino: Trino, warehouse: Path) -> None:
@@ -84,8 +84,8 @@ def write_and_read(trino: Trino, warehouse: Path) -> None:
         "CREATE VIEW lake.trino.v AS SELECT id FROM lake.trino.t",
     ):
         trino.sql(statement)
-    found = trino.sql("SELECT id, kind FROM lake.trino.t ORDER BY id")
-    assert found == [[2, "m"], [3, "z"], [9, "n"]], found
+    rows = trino.sql("SELECT id, kind FROM lake.trino.t ORDER BY id")
+    assert rows == [[2, "m"], [3, "z"], [9, "n"]], rows
     assert trino.sql("SELECT sum(id) FROM lake.trino.v") == [[14]]
     assert trino.sql("SELECT * FROM lake.trino.w") == [[9]]
     [_, [filled], *_] = trino.sql('SELECT snapshot_id FROM lake.trino."t$snapshots" ORDER BY committed_at')

@@ -1,4 +1,4 @@
-"""What a way into a table does again after an event, as the cells of the table in docs/again.md say it."""
+"""The cells of the table in docs/again.md: what each way into a table does again after an event."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -8,32 +8,34 @@ from support.again.ways import WRITTEN, Way
 
 
 class Cell(NamedTuple):
-    """What was said, and the ids in the table; and the same for what the page says to those who want the
-    other thing, if there is one."""
+    """The outcome of writing again (as of :meth:`Way.write`), and the ids in the table then.
 
-    said: str
+    ``otherwise``: both for the call that the page names for the opposite intention, if there is one.
+    """
+
+    outcome: str
     ids: list[int]
     otherwise: tuple[str, list[int]] | None = None
 
 
 async def cell(way: Way, number: int, *, row: int | None = None, other: bool = False) -> Cell:
-    """The identity is asked for again; then, unless that wrote it, for the other thing, if there is one."""
-    said, ids = await way.write(number, row), await way.ids()
-    if not other or said == WRITTEN or not way.has_other:
-        return Cell(said, ids)
-    return Cell(said, ids, (await way.otherwise(number, number if row is None else row), await way.ids()))
+    """Write the identity again; unless that wrote it, also try the opposite intention, with ``other``."""
+    outcome, ids = await way.write(number, row), await way.ids()
+    if not other or outcome == WRITTEN or not way.has_other:
+        return Cell(outcome, ids)
+    return Cell(outcome, ids, (await way.otherwise(number, number if row is None else row), await way.ids()))
 
 
 def counted(
-    record: Callable[[str, object], None], seen: Mapping[str, Cell], expected: Mapping[str, Cell]
+    record: Callable[[str, object], None], actual: Mapping[str, Cell], expected: Mapping[str, Cell]
 ) -> None:
-    """For ``make prove-again``."""
+    """Record the figures of ``make prove-again``: cells, rows lost, rows doubled."""
     lost, doubled = Counter[int](), Counter[int]()
-    for name, one in expected.items():
-        for found, wanted in zip(rows_of(seen[name]), rows_of(one), strict=True):
-            lost += wanted - found
-            doubled += found - wanted
-    record("cells", len(seen))
+    for name, cell in expected.items():
+        for rows, expected_rows in zip(rows_of(actual[name]), rows_of(cell), strict=True):
+            lost += expected_rows - rows
+            doubled += rows - expected_rows
+    record("cells", len(actual))
     record("rows_lost", lost.total())
     record("rows_doubled", doubled.total())
 

@@ -25,10 +25,10 @@ DONE, WRITTEN, WAITS = "done", "written", "waits"
 
 
 class Way(ABC):
-    """One of them, into a table of its own."""
+    """One way into a table, with a table of its own."""
 
     name: ClassVar[str]
-    """As in the page."""
+    """The heading of its row in docs/again.md."""
     schema: ClassVar[Sequence[str]] = ("id: long", "kind: string", "day: string")
 
     def __init__(self, service: Whole, table: str) -> None:
@@ -36,7 +36,7 @@ class Way(ABC):
         self.use(service)
 
     def use(self, service: Whole) -> None:
-        """From now on."""
+        """Use this service from now on."""
         self.service, self.client = service, service.client
 
     async def create(self) -> None:
@@ -74,15 +74,15 @@ class Way(ABC):
     async def _outcome(self, call: Callable[[int, int], Awaitable[str]], number: int, row: int) -> str:
         before = await self.snapshots()
         try:
-            said = await call(number, row)
+            outcome = await call(number, row)
         except DistopError as error:
             return error.code
-        return said or (WRITTEN if await self.snapshots() != before else DONE)
+        return outcome or (WRITTEN if await self.snapshots() != before else DONE)
 
     async def snapshots(self) -> list[str]:
-        """Those of the table's history, the oldest first."""
-        listed = [one async for one in self.client.table(self.table).snapshots()]
-        return [str(one.snapshot_id) for one in reversed(listed) if one.in_history]
+        """The ids of the snapshots in the table's history, the oldest first."""
+        listed = [snapshot async for snapshot in self.client.table(self.table).snapshots()]
+        return [str(snapshot.snapshot_id) for snapshot in reversed(listed) if snapshot.in_history]
 
     async def roll_back(self, snapshot: str) -> None:
         await self.service.succeeds("rollback", self.table, snapshot=snapshot)
@@ -94,7 +94,7 @@ class Way(ABC):
         return str(self.service.source(f"{self.name}-{number}", row, 1))
 
     def bad(self, number: int | str) -> str:
-        """The same with a row that is none."""
+        """The path of a source of which one line cannot be read as a row."""
         source = Path(self.source(number, 0))
         (source / "1.csv").write_text(f"{HEADER}nothing,k0,2013-01-01\n")
         return str(source)
@@ -155,7 +155,7 @@ class Batches(Way):
         facts = await self.service.succeeds("rollback", self.table, snapshot=snapshot)
 
         async def put_back() -> bool:
-            return {one.name for one in await self._backlog()} >= set(facts.get("undoneBatches", ()))
+            return {batch.name for batch in await self._backlog()} >= set(facts.get("undoneBatches", ()))
 
         await eventually(put_back)
 
@@ -164,7 +164,7 @@ class Batches(Way):
         return queued.became
 
     async def _backlog(self) -> list[Batch]:
-        return [one async for one in self.client.table(self.table).backlog()]
+        return [batch async for batch in self.client.table(self.table).backlog()]
 
     async def _drained(self) -> bool:
         return not await self._backlog()
@@ -239,7 +239,7 @@ class Ticks(Way):
 
     @cached_property
     def _hour(self) -> int:
-        """One that does not come while a test runs."""
+        """An hour that does not come while a test runs."""
         return (datetime.now(UTC).hour + 12) % 24
 
     def _tick(self, number: int) -> datetime:
@@ -288,10 +288,10 @@ class Commits(Way):
         return {"distop.request-id": request_id}
 
 
-NAMES = tuple(one.name for one in (Requests, Batches, Files, Streams, Ticks, Commits))
+NAMES = tuple(way.name for way in (Requests, Batches, Files, Streams, Ticks, Commits))
 
 
 def ways_into(service: Whole) -> list[Way]:
-    """All of them, in the order of :data:`NAMES`."""
+    """All ways, in the order of :data:`NAMES`."""
     first = Requests(service, "t1"), Batches(service, "t2"), Files(service, "t3")
     return [*first, Streams(service, "t4"), Ticks(service, "t5"), Commits(service, "t6")]

@@ -214,7 +214,7 @@ class Cluster:
 
     async def replace(self, name: str) -> None:
         """Take a member that was killed for lost: remove it, and add a new one in its place."""
-        other = next(one for one in NAMES if one != name)
+        other = next(member for member in NAMES if member != name)
         listed = await asyncio.to_thread(self._etcdctl, other, "member", "list")
         identity = next(line.split(", ")[0] for line in listed.splitlines() if line.split(", ")[2] == name)
         await self._until_done(other, "member", "remove", identity)

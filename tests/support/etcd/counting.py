@@ -8,14 +8,16 @@ from distop.metastore.etcd.client import EtcdClient
 
 
 class Counting(EtcdClient):
-    """Counts its requests, its watches, and the keys of the ranges it reads, which is what etcd counts for
-    each, however few it is asked for."""
+    """A client that counts its requests, its watches, and the keys of the ranges it reads.
+
+    The keys are those of the whole range, which etcd counts for each read, whatever limit it has.
+    """
 
     requests = 0
     watches = 0
     keys = 0
     in_txns = 0
-    """Of those keys the ones of transactions, which keep others waiting."""
+    """The part of :attr:`keys` that transactions read: these block other requests."""
 
     async def _call(self, *args: Any, **kwargs: Any) -> Any:
         self.requests += 1
@@ -35,6 +37,6 @@ def _keys(reply: Any) -> int:
     if isinstance(reply, rpc_pb2.RangeResponse):
         return int(reply.count)
     if isinstance(reply, rpc_pb2.TxnResponse):
-        parts = (getattr(one, one.WhichOneof("response")) for one in reply.responses)
+        parts = (getattr(part, part.WhichOneof("response")) for part in reply.responses)
         return sum(map(_keys, parts))
     return 0

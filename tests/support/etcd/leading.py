@@ -64,7 +64,7 @@ class Committing:
         return self.sequence(*(StepRecord(step="none", argument={"n": n, "x": note}) for n in range(count)))
 
     async def log_keys(self) -> list[bytes]:
-        found = await asyncio.gather(
+        whole, chunks = await asyncio.gather(
             self.client.get(self.keys.commit), self.client.scan(self.keys.commit_chunks)
         )
-        return [found[0].key] * found[0].exists + [kv.key for kv in found[1].kvs]
+        return [whole.key] * whole.exists + [kv.key for kv in chunks.kvs]

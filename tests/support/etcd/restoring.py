@@ -32,7 +32,7 @@ class Services:
     client: AsyncClient
 
     def sleep(self) -> None:
-        """As on a host that has halted."""
+        """Stop both processes, as a host does that has halted."""
         self.coordinator.signal(signal.SIGSTOP)
         self.executor.stop()
 
@@ -47,21 +47,21 @@ def etcd_that_restores() -> EtcdBinary:
     for folder in (*folders, *map(Path, os.get_exec_path())):
         utl, server = folder / "etcdutl", folder / "etcd"
         if utl.is_file() and server.is_file():
-            said = subprocess.run([utl, "snapshot", "restore", "--help"], capture_output=True, timeout=20)
-            if b"--bump-revision" in said.stdout:
-                told = captured([server, "--version"], timeout=20)
-                return EtcdBinary(server, told.stdout.split("etcd Version: ")[1].split()[0], "restores")
+            usage = subprocess.run([utl, "snapshot", "restore", "--help"], capture_output=True, timeout=20)
+            if b"--bump-revision" in usage.stdout:
+                version = captured([server, "--version"], timeout=20)
+                return EtcdBinary(server, version.stdout.split("etcd Version: ")[1].split()[0], "restores")
     pytest.skip("no etcdutl with --bump-revision: make test-etcd ETCD=3.6.16 builds one")
 
 
 def lose(etcd: EtcdProcess) -> None:
-    """SIGKILL, and all its data gone."""
+    """Kill etcd by SIGKILL and remove all its data."""
     etcd.kill()
     shutil.rmtree(etcd.data_dir / "data")
 
 
 def restore(etcd: EtcdProcess, backup: Path) -> None:
-    """What docs/operating.md says, for the one member."""
+    """Restore the one member from a backup, with the command of docs/operating.md."""
     command = [str(etcd.binary.path.with_name("etcdutl")), "snapshot", "restore", str(backup)]
     command += [f"--bump-revision={BUMP}", "--mark-compacted", f"--data-dir={etcd.data_dir / 'data'}"]
     command += ["--name=distop", "--initial-cluster=distop=http://127.0.0.1:0"]
@@ -71,7 +71,7 @@ def restore(etcd: EtcdProcess, backup: Path) -> None:
 
 
 def distop(etcd: str, prefix: str, *words: str, succeeds: bool = True) -> str:
-    """A command that speaks to etcd itself; what it says on stdout."""
+    """Run a command that connects to etcd itself; its standard output."""
     env = {**os.environ, "DISTOP_ETCD": etcd, "DISTOP_PREFIX": prefix}
     command = [sys.executable, "-m", "distop.cli", *words, "--output", "json"]
     done = captured(command, env=env)
@@ -89,8 +89,8 @@ async def services(stack: AsyncExitStack, config: EtcdConfig, folder: Path, stor
 
 async def findings(etcd: EtcdProcess, prefix: str, *words: str, succeeds: bool) -> list[dict[str, object]]:
     """What the doctor says after a restore."""
-    said = await asyncio.to_thread(
+    printed = await asyncio.to_thread(
         distop, etcd.endpoint, prefix, "cluster", "doctor", "--after-restore", *words, succeeds=succeeds
     )
-    found: list[dict[str, object]] = json.loads(said)["findings"]
-    return found
+    reported: list[dict[str, object]] = json.loads(printed)["findings"]
+    return reported

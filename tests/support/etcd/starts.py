@@ -27,7 +27,7 @@ async def make_tables(client: EtcdClient, count: int) -> list[str]:
     records = [TableRecord(name=f"t{n:04d}", location=f"file:///x/{n}") for n in range(count)]
     for first in range(0, count, 60):
         tables = records[first : first + 60]
-        puts = [put for one in tables for put in table_puts(client.keyspace.table(one.name), one)]
+        puts = [put for table in tables for put in table_puts(client.keyspace.table(table.name), table)]
         await client.txn(Txn(then=tuple(puts)))
     return [record.name for record in records]
 

@@ -33,8 +33,8 @@ USERS = {"admin": MASTERS, "system:kube-controller-manager": "", "system:kube-sc
 """Who has a token, and the group that they are in."""
 
 
-def found(*names: str) -> bool:
-    """Whether all programs of these names are there."""
+def installed(*names: str) -> bool:
+    """Whether all programs of these names are on :data:`PATH`."""
     return all(shutil.which(name, path=PATH) for name in names)
 
 
@@ -86,22 +86,22 @@ class ControlPlane:
         return captured([*self.within, program, *words[1:]], input=given, env=environment, timeout=PATIENCE_S)
 
     def done(self, *words: str, given: str | None = None) -> str:
-        """What a command says that must succeed; raises :class:`Refused`."""
-        said = self.run(*words, given=given)
-        if said.returncode != 0:
-            raise Refused(said.stderr)
-        return said.stdout
+        """Run a command that must succeed; its standard output. Raises :class:`Refused`."""
+        result = self.run(*words, given=given)
+        if result.returncode != 0:
+            raise Refused(result.stderr)
+        return result.stdout
 
     def kubectl(self, *words: str, given: str | None = None) -> str:
-        """As :meth:`done`."""
+        """Run ``kubectl`` as :meth:`done` does."""
         return self.done("kubectl", *words, given=given)
 
     def read(self, *words: str) -> list[dict[str, Any]]:
         """The objects that ``kubectl get`` finds."""
-        said = json.loads(
+        listed = json.loads(
             self.kubectl("get", *words, "--output=json", "--ignore-not-found") or '{"items": []}'
         )
-        items: list[dict[str, Any]] = said.get("items", [said])
+        items: list[dict[str, Any]] = listed.get("items", [listed])
         return items
 
     def apply(self, *objects: dict[str, Any], options: Sequence[str] = ()) -> str:
@@ -114,13 +114,13 @@ class ControlPlane:
         file = self.folder / f"{user.replace(':', '-')}.kubeconfig"
         if not file.exists():
             cluster = {"server": server or self.server, "certificate-authority": str(self.folder / "ca.crt")}
-            one = {
+            config = {
                 "clusters": [{"name": "it", "cluster": cluster}],
                 "users": [{"name": user, "user": {"token": token_of(user)}}],
                 "contexts": [{"name": "it", "context": {"cluster": "it", "user": user}}],
                 "current-context": "it",
             }
-            file.write_text(yaml.safe_dump({"apiVersion": "v1", "kind": "Config", **one}))
+            file.write_text(yaml.safe_dump({"apiVersion": "v1", "kind": "Config", **config}))
             file.chmod(0o600)
         return file
 

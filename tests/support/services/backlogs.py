@@ -78,8 +78,8 @@ async def places(client: EtcdClient) -> list[str]:
     """The keys of all batches below that of the table, such as ``backlog.a`` and ``unordered.done.a``."""
     keys = client.keyspace.table("t")
     prefixes = (keys.backlog_prefix, keys.applied_prefix, keys.unordered_prefix)
-    found = [kv.key for prefix in prefixes for kv in (await client.scan(prefix)).kvs]
-    return [key[len(keys.prefix) :].decode() for key in found]
+    batch_keys = [kv.key for prefix in prefixes for kv in (await client.scan(prefix)).kvs]
+    return [key[len(keys.prefix) :].decode() for key in batch_keys]
 
 
 async def rested(client: EtcdClient) -> bool:

@@ -39,11 +39,11 @@ class Web:
     async def shows(self, path: str, *texts: str, timeout_s: float = 10.0) -> Page:
         """The page once all these texts can be read on it."""
 
-        async def seen() -> Page | None:
+        async def shown() -> Page | None:
             answer = await self.get(path)
             return answer if answer.status == 200 and all(text in answer.words for text in texts) else None
 
-        return await eventually(seen, timeout_s, every_s=0.05)
+        return await eventually(shown, timeout_s, every_s=0.05)
 
 
 @asynccontextmanager

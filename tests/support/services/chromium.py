@@ -39,8 +39,8 @@ class Browser:
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
         self.send("Emulation.setDeviceMetricsOverride", **size)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        still = {"name": "prefers-reduced-motion", "value": "reduce"}
-        self.send("Emulation.setEmulatedMedia", features=[scheme, still])
+        motion = {"name": "prefers-reduced-motion", "value": "reduce"}
+        self.send("Emulation.setEmulatedMedia", features=[scheme, motion])
         with self.leaving():
             self.send("Page.navigate", url=address)
 
@@ -102,19 +102,19 @@ def browser(folder: Path) -> Iterator[Browser]:
     """A browser with its profile in ``folder``; ended with the block."""
     assert CHROMIUM is not None
     commands, to = os.pipe()
-    answers, said = os.pipe()
+    answers, answered = os.pipe()
     options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run"]
     options += ["--remote-debugging-pipe", f"--user-data-dir={folder}", "about:blank"]
     # It reads commands from descriptor 3, and answers on 4.
-    script = f'exec "$0" "$@" 3<&{commands} 4>&{said}'
+    script = f'exec "$0" "$@" 3<&{commands} 4>&{answered}'
     process = subprocess.Popen(
         ["bash", "-c", script, CHROMIUM, *options],
-        pass_fds=(commands, said),
+        pass_fds=(commands, answered),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
     os.close(commands)
-    os.close(said)
+    os.close(answered)
     try:
         page = Browser(to, answers)
         target = page.send("Target.createTarget", url="about:blank")["targetId"]

@@ -74,27 +74,27 @@ class Service:
     async def get(self, operation: OperationId) -> pb.Operation:
         with raising():
             request = pb.GetOperationRequest(name=str(operation))
-            seen: pb.Operation = await self.operations.GetOperation(request, timeout=DEADLINE_S)
-        return seen
+            reply: pb.Operation = await self.operations.GetOperation(request, timeout=DEADLINE_S)
+        return reply
 
     async def cancel(self, operation: OperationId, **fields: Any) -> pb.Operation:
         request = pb.CancelOperationRequest(name=str(operation), **fields)
         with raising():
-            seen: pb.Operation = await self.operations.CancelOperation(request, timeout=DEADLINE_S)
-        return seen
+            reply: pb.Operation = await self.operations.CancelOperation(request, timeout=DEADLINE_S)
+        return reply
 
     async def resolve(self, operation: OperationId, action: str, **fields: Any) -> pb.Operation:
         request = pb.ResolveOperationRequest(name=str(operation), action=action, **fields)
         with raising():
-            seen: pb.Operation = await self.operations.ResolveOperation(request, timeout=DEADLINE_S)
-        return seen
+            reply: pb.Operation = await self.operations.ResolveOperation(request, timeout=DEADLINE_S)
+        return reply
 
     async def ended(self, operation: OperationId, timeout_s: float = DEADLINE_S) -> pb.Operation:
         """The operation once it is over and its last key is gone from the index."""
 
         async def over() -> pb.Operation | None:
-            seen = await self.get(operation)
-            return seen if seen.state in FINAL else None
+            current = await self.get(operation)
+            return current if current.state in FINAL else None
 
         return await eventually(over, timeout_s)
 

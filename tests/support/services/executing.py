@@ -81,7 +81,7 @@ async def start_operation(
 
 
 async def set_state(client: EtcdClient, arg: OperationArg, state: bytes) -> None:
-    """Seal it."""
+    """Overwrite the state of an operation, as the transaction does that seals it."""
     await client.put(client.keyspace.operation(arg.id).state, state)
 
 
@@ -96,12 +96,12 @@ async def remove_operation(client: EtcdClient, arg: OperationArg) -> None:
 async def job_records(client: EtcdClient, arg: OperationArg) -> dict[str, JobRecord]:
     """The results in etcd."""
     keys = client.keyspace.operation(arg.id)
-    found = {}
+    records = {}
     for kv in (await client.scan(keys.prefix)).kvs:
         job = keys.partition_of(kv.key)
         if job is not None and job[1] == "state":
-            found[job[0]] = decode(kv.value, JobRecord, kv.key)
-    return found
+            records[job[0]] = decode(kv.value, JobRecord, kv.key)
+    return records
 
 
 async def all_done(client: EtcdClient, arg: OperationArg, timeout_s: float = 15.0) -> dict[str, JobRecord]:
@@ -254,25 +254,25 @@ def place_in(folder: Path, etcd: EtcdConfig) -> SidecarFolder:
     return SidecarFolder.of(etcd.endpoints, etcd.prefix, environ={BASE_VARIABLE: str(folder)}).prepare()
 
 
-def sidecar_pid(place: SidecarFolder) -> int:
-    """The process that serves there; 0: none."""
+def sidecar_pid(sidecar_folder: SidecarFolder) -> int:
+    """The pid of the sidecar that serves in this folder; 0: none."""
     try:
-        return int(place.pid_file.read_text())
+        return int(sidecar_folder.pid_file.read_text())
     except (FileNotFoundError, ValueError):
         return 0
 
 
-def end_sidecar(place: SidecarFolder) -> None:
-    """End the sidecar that serves there, if there is one; returns when its process has ended."""
+def end_sidecar(sidecar_folder: SidecarFolder) -> None:
+    """End the sidecar that serves in this folder, if there is one; returns when its process has ended."""
     for number in (signal.SIGTERM, signal.SIGKILL):
-        if _wait_until_free(place.serving_lock, 0.0):
+        if _wait_until_free(sidecar_folder.serving_lock, 0.0):
             return
-        if pid := sidecar_pid(place):
+        if pid := sidecar_pid(sidecar_folder):
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
-        if _wait_until_free(place.serving_lock, 10.0):
+        if _wait_until_free(sidecar_folder.serving_lock, 10.0):
             return
-    raise AssertionError(f"the sidecar of {place.folder} does not end")
+    raise AssertionError(f"the sidecar of {sidecar_folder.folder} does not end")
 
 
 def _wait_until_free(lock_file: Path, timeout_s: float) -> bool:
@@ -288,10 +288,16 @@ def _wait_until_free(lock_file: Path, timeout_s: float) -> bool:
 
 @asynccontextmanager
 async def sidecar_process(
-    etcd: EtcdConfig, place: SidecarFolder, folder: Path, *, idle_exit_s: float = 60.0, ttl_s: int = TTL_S
+    etcd: EtcdConfig,
+    sidecar_folder: SidecarFolder,
+    folder: Path,
+    *,
+    idle_exit_s: float = 60.0,
+    ttl_s: int = TTL_S,
 ) -> AsyncIterator[Child]:
-    """A sidecar as a process, at a place of the test's; ready, so that no task starts another one."""
-    given = ["--folder", str(place.folder), "--lease-ttl", str(ttl_s), "--idle-exit", str(idle_exit_s)]
+    """A sidecar as a process, in a folder of the test's; ready, so that no task starts another one."""
+    given = ["--folder", str(sidecar_folder.folder), "--lease-ttl", str(ttl_s)]
+    given += ["--idle-exit", str(idle_exit_s)]
     with Child(etcd, folder, "-m", "distop.executor.sidecar.server", *given) as sidecar:
-        await eventually(lambda: sidecar_pid(place) == sidecar.pid)
+        await eventually(lambda: sidecar_pid(sidecar_folder) == sidecar.pid)
         yield sidecar

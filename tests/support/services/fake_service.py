@@ -128,14 +128,14 @@ class FakeService(
 
     async def ListOperations(self, request: Any, context: Context) -> pb.ListOperationsResponse:
         await self._enter("list", request, context)
-        found = [
+        matching = [
             operation
             for operation in self.world.operations.values()
             if request.table in ("", operation.table)
             and request.type in ("", operation.type)
             and (not request.states or operation.state in request.states)
         ]
-        page, further = _page(request, found)
+        page, further = _page(request, matching)
         return pb.ListOperationsResponse(operations=page, next_page_token=further)
 
     async def WatchOperation(self, request: Any, context: Context) -> AsyncIterator[pb.OperationUpdate]:
@@ -203,7 +203,7 @@ class FakeService(
 
     async def DrainCoordinator(self, request: pb.DrainCoordinatorRequest, context: Context) -> pb.Member:
         await self._enter("drain", request, context)
-        member = next(one for one in self.world.members if one.id == request.member)
+        member = next(each for each in self.world.members if each.id == request.member)
         member.draining = not request.undo
         return member
 
@@ -313,11 +313,11 @@ class FakeService(
             await context.abort(grpc.StatusCode.UNAVAILABLE, "the connection broke")
 
 
-def _page(request: Any, found: list[T]) -> tuple[list[T], str]:
-    """The page that is asked for, and the token of the next one."""
+def _page(request: Any, items: list[T]) -> tuple[list[T], str]:
+    """The requested page, and the token of the next one."""
     first = int(request.page_token or 0)
     last = first + (request.page_size or 100)
-    return found[first:last], str(last) if last < len(found) else ""
+    return items[first:last], str(last) if last < len(items) else ""
 
 
 @asynccontextmanager

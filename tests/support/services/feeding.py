@@ -86,7 +86,7 @@ class Stage:
         keys = await self.whole.at_rest()
         assert not [key for key in keys if key.endswith((".state", ".arg", ".runner", "runOps"))]
         diagnosis = await self.whole.client.diagnose(deep=True)
-        assert [one for one in diagnosis.findings if not one.code.startswith("ETCD_")] == []
+        assert [finding for finding in diagnosis.findings if not finding.code.startswith("ETCD_")] == []
 
 
 @asynccontextmanager

@@ -36,13 +36,13 @@ def key_set(**keys: Any) -> bytes:
 def signed(key: Any = RSA, kid: str = "one", alg: str = "RS256", **claims: Any) -> str:
     """A token; a claim that is None is left out."""
     now = int(time.time())
-    said = {"iss": URL, "aud": AUDIENCE, "sub": "jane", "exp": now + 600, "iat": now} | claims
-    kept = {name: value for name, value in said.items() if value is not None}
+    payload = {"iss": URL, "aud": AUDIENCE, "sub": "jane", "exp": now + 600, "iat": now} | claims
+    kept = {name: value for name, value in payload.items() if value is not None}
     return jwt.encode(kept, key, algorithm=alg, headers={"kid": kid})
 
 
 class Issuer(ThreadingHTTPServer):
-    """One that tells its keys, as long as it is not away, and gives tokens to programs (RFC 6749, 4.4)."""
+    """An issuer that publishes its keys unless it is away, and gives tokens to programs (RFC 6749, 4.4)."""
 
     keys = key_set(one=RSA)
     away = False
@@ -56,7 +56,7 @@ class Issuer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.scheme = "https" if ca else "http"
         self.shown: list[tuple[str, str | None]] = []
-        """Each path that was asked for, and the authorization that came with it."""
+        """The path and the ``Authorization`` header of each request."""
         if ca is not None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             ca.issue_cert("127.0.0.1").configure_cert(context)
@@ -85,12 +85,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
-        said: Mapping[str, str] = {name: texts[-1] for name, texts in form.items()}
-        if (said.get("client_id"), said.get("client_secret")) != (CLIENT, PASSWORD):
+        fields: Mapping[str, str] = {name: texts[-1] for name, texts in form.items()}
+        if (fields.get("client_id"), fields.get("client_secret")) != (CLIENT, PASSWORD):
             return self._say(401, b'{"error": "invalid_client"}')
-        token = signed(iss=self.server.url, sub=CLIENT, aud=said.get("audience", "nobody"))
-        told = {"access_token": token, "token_type": "bearer", "expires_in": 600}
-        return self._say(200, json.dumps(told).encode())
+        token = signed(iss=self.server.url, sub=CLIENT, aud=fields.get("audience", "nobody"))
+        reply = {"access_token": token, "token_type": "bearer", "expires_in": 600}
+        return self._say(200, json.dumps(reply).encode())
 
     def _say(self, status: int, body: bytes) -> None:
         self.send_response(status)

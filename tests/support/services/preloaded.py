@@ -1,7 +1,7 @@
 """Processes of distop's services that start at once: forked from one that has loaded what they load.
 
 Loading takes a service longer than most tests give it to do. So one process loads everything, opens no
-connection, and forks whatever is asked for. What it forks is a process of its own in every respect, and a
+connection, and forks the requested services. What it forks is a process of its own in every respect, and a
 child of the tests' process, which can kill, halt and wait for it. That services start from their command
 lines is shown in ``tests/system/deployed/test_service_manager.py``.
 """
@@ -118,7 +118,7 @@ class _Parent:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._socket, theirs = socket.socketpair()
-        # numpy starts threads where it is loaded, unless it is told not to.
+        # numpy starts threads where it is loaded, unless this variable forbids it.
         env = {**os.environ, "PYTHONPATH": str(TESTS), "OPENBLAS_NUM_THREADS": "1"}
         command = f"from support.services import preloaded; preloaded.serve({theirs.fileno()})"
         with theirs:

@@ -1,4 +1,4 @@
-"""A coordinator as strangers reach it: the command itself, with all its doors open on loopback."""
+"""A coordinator as untrusted callers reach it: the command itself, with all its servers on loopback."""
 
 import http.client
 import os
@@ -38,9 +38,9 @@ class Reached:
     _log: BinaryIO
 
     def crashes(self) -> str:
-        """What the log says since this was asked last, if it tells of a defect or a lost lease."""
-        said = self._log.read().decode(errors="replace")
-        return said if any(sign in said for sign in SIGNS) else ""
+        """The log since the last call, if it shows a defect or a lost lease; else empty."""
+        logged = self._log.read().decode(errors="replace")
+        return logged if any(sign in logged for sign in SIGNS) else ""
 
     def client(self) -> Client:
         known = Credentials(token=token_of(ADMIN))

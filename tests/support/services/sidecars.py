@@ -37,8 +37,8 @@ REGISTRY = Registry(WORK_TYPES.split(","))
 
 
 @pytest.fixture
-def place(etcd_config: EtcdConfig) -> Iterator[SidecarFolder]:
-    """Where sidecars of this test serve."""
+def sidecar_folder(etcd_config: EtcdConfig) -> Iterator[SidecarFolder]:
+    """The folder in which sidecars of this test serve."""
     with short_folder() as folder:
         yield place_in(folder, etcd_config)
 
@@ -56,17 +56,17 @@ def program(pid: int) -> str:
 
 
 @contextmanager
-def connected(place: SidecarFolder, etcd: EtcdConfig) -> Iterator[SidecarClient]:
+def connected(sidecar_folder: SidecarFolder, etcd: EtcdConfig) -> Iterator[SidecarClient]:
     """A worker's connection, as of a process of its own."""
-    client = SidecarClient(place, etcd.to_env())
+    client = SidecarClient(sidecar_folder, etcd.to_env())
     try:
         yield client
     finally:
         client.close()
 
 
-def work_of(taken: Taken, place: SidecarFolder) -> TaskWork:
-    operation, scratch = REGISTRY.get(taken.arg.type), Scratch(place)
+def work_of(taken: Taken, sidecar_folder: SidecarFolder) -> TaskWork:
+    operation, scratch = REGISTRY.get(taken.arg.type), Scratch(sidecar_folder)
     return TaskWork(operation=operation, arg=taken.arg, run_token=taken.run.token, scratch=scratch)
 
 
@@ -76,11 +76,11 @@ def task(client: SidecarClient, taken: Taken, name: str = "a") -> asyncio.Future
     return loop.run_in_executor(pool, run_task, client, work_of(taken, client.folder), taken.unfinished, name)
 
 
-def worker_process(etcd: EtcdConfig, place: SidecarFolder, folder: Path, taken: Taken) -> Child:
+def worker_process(etcd: EtcdConfig, sidecar_folder: SidecarFolder, folder: Path, taken: Taken) -> Child:
     """A worker as a process of its own, which runs all jobs."""
     arg = folder / "arg.json"
     arg.write_bytes(taken.arg_value)
-    given = [str(place.folder), str(arg), str(taken.run.token)]
+    given = [str(sidecar_folder.folder), str(arg), str(taken.run.token)]
     return Child(etcd, folder, "-m", "support.services.worker_main", *given)
 
 
@@ -113,20 +113,20 @@ class Host(Runs):
     """A host of workers, whose jobs work in ``folder``."""
 
     etcd: EtcdConfig
-    place: SidecarFolder
+    sidecar_folder: SidecarFolder
     folder: Path
 
     def connected(self) -> AbstractContextManager[SidecarClient]:
-        return connected(self.place, self.etcd)
+        return connected(self.sidecar_folder, self.etcd)
 
     def sidecar(self, **options: Any) -> AbstractAsyncContextManager[Child]:
-        return sidecar_process(self.etcd, self.place, self.folder, **options)
+        return sidecar_process(self.etcd, self.sidecar_folder, self.folder, **options)
 
     def worker(self, taken: Taken) -> Child:
-        return worker_process(self.etcd, self.place, self.folder, taken)
+        return worker_process(self.etcd, self.sidecar_folder, self.folder, taken)
 
-    def traces(self, what: str = "") -> list[list[str]]:
-        return traces(self.folder, what)
+    def traces(self, event: str = "") -> list[list[str]]:
+        return traces(self.folder, event)
 
     def release(self) -> None:
         """Let the jobs go on that hold."""
@@ -144,6 +144,10 @@ class Host(Runs):
 
 @pytest.fixture
 def host(
-    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: SidecarFolder, tmp_path: Path
+    client: LossyClient,
+    session: LeaseSession,
+    etcd_config: EtcdConfig,
+    sidecar_folder: SidecarFolder,
+    tmp_path: Path,
 ) -> Host:
-    return Host(client, session, etcd_config, place, tmp_path)
+    return Host(client, session, etcd_config, sidecar_folder, tmp_path)

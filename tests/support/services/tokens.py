@@ -35,9 +35,7 @@ def allow(store: SyncEtcd, who: str, role: str, *tables: str) -> None:
     grant = GrantRecord(who=who, role=role, tables=list(tables))
     audit = audit_put(store.keyspace, "grant", by="root", target=who, at=time.time())
     store.run(
-        lambda client: change_policy(
-            client, lambda standing: changed(standing, add=[grant]), uuid4().hex, audit
-        )
+        lambda client: change_policy(client, lambda policy: changed(policy, add=[grant]), uuid4().hex, audit)
     )
 
 

@@ -156,8 +156,8 @@ class Whole:
 
     async def findings(self, table: str = "", *, deep: bool = False) -> list[Finding]:
         """What the doctor finds, except for the version of the etcd that runs these tests."""
-        found = await self.client.diagnose(table, deep=deep)
-        return [one for one in found.findings if one.code != "ETCD_LOSSY_VERSION"]
+        diagnosis = await self.client.diagnose(table, deep=deep)
+        return [finding for finding in diagnosis.findings if finding.code != "ETCD_LOSSY_VERSION"]
 
     async def operations(self) -> list[Operation]:
         async with aclosing(self.client.operations("t")) as listed:

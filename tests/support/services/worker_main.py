@@ -15,9 +15,11 @@ from distop.operations import Registry
 
 def main(folder: str, arg_file: str, token: str) -> int:
     arg = decode(Path(arg_file).read_bytes(), OperationArg)
-    place = SidecarFolder(Path(folder))
-    work = TaskWork(operation=Registry().get(arg.type), arg=arg, run_token=int(token), scratch=Scratch(place))
-    client = client_of_this_process(place, EtcdConfig.from_env().to_env())
+    sidecar_folder = SidecarFolder(Path(folder))
+    work = TaskWork(
+        operation=Registry().get(arg.type), arg=arg, run_token=int(token), scratch=Scratch(sidecar_folder)
+    )
+    client = client_of_this_process(sidecar_folder, EtcdConfig.from_env().to_env())
     run_task(client, work, arg.partition_names(), "w")
     return 0
 

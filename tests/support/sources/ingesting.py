@@ -181,8 +181,8 @@ class Ingesting:
     def rows(self, *columns: str) -> list[Any]:
         """The values of some columns, sorted; of one column: not in tuples."""
         read = self.read().select(list(columns)).to_pydict()
-        found = list(read[columns[0]]) if len(columns) == 1 else list(zip(*read.values(), strict=True))
-        return sorted(found, key=repr)
+        rows = list(read[columns[0]]) if len(columns) == 1 else list(zip(*read.values(), strict=True))
+        return sorted(rows, key=repr)
 
 
 def quarantined(ingesting: Ingesting, jobs: dict[str, JobRecord]) -> list[dict[str, Any]]:

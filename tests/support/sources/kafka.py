@@ -38,24 +38,24 @@ class Brokers:
     def topic(self, partitions: int = 3, name: str = "") -> KafkaTopic:
         """A new, empty topic."""
         made = name or f"topic{next(_names)}-{secrets.token_hex(3)}"
-        self._tell(f"create {made} {partitions}")
+        self._send(f"create {made} {partitions}")
         return KafkaTopic(self.servers, made, partitions)
 
     def anew(self, topic: KafkaTopic) -> KafkaTopic:
         """Delete a topic, and create another one of the same name."""
-        self._tell(f"delete {topic.name}")
+        self._send(f"delete {topic.name}")
         return self.topic(topic.partitions, topic.name)
 
     @contextmanager
     def down(self) -> Iterator[None]:
         """Nobody can connect; what the topics hold is kept."""
-        self._tell("down")
+        self._send("down")
         try:
             yield
         finally:
-            self._tell("up")
+            self._send("up")
 
-    def _tell(self, command: str) -> None:
+    def _send(self, command: str) -> None:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"{command}\n".encode())
@@ -83,13 +83,15 @@ class KafkaTopic:
         """Append records, acknowledged on return. What is neither bytes nor ``None`` is sent as JSON."""
         failed: list[Any] = []
 
-        def told(error: Any, _: Any) -> None:
+        def delivered(error: Any, _: Any) -> None:
             if error is not None:
                 failed.append(error)
 
         for value in values:
             sent = value if value is None or isinstance(value, bytes) else json.dumps(value).encode()
-            self._producer.produce(self.name, sent, partition=partition, key=key, on_delivery=told, **more)
+            self._producer.produce(
+                self.name, sent, partition=partition, key=key, on_delivery=delivered, **more
+            )
             self._producer.poll(0)
         assert self._producer.flush(20) == 0
         assert not failed, failed

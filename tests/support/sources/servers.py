@@ -21,9 +21,9 @@ def served_by(program: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     )
     try:
         assert process.stdout is not None
-        said = process.stdout.readline().decode().strip()
-        assert said, f"{program} does not start"
-        yield said, process
+        address = process.stdout.readline().decode().strip()
+        assert address, f"{program} does not start"
+        yield address, process
     finally:
         process.kill()
         process.communicate()

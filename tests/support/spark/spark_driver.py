@@ -55,15 +55,15 @@ def numbers(session: SparkSession, count: int, partitions: int = 4) -> DataFrame
     return session.range(0, count, 1, partitions).selectExpr("id", "concat('k', id % 3) AS kind")
 
 
-def main(what: dict[str, Any]) -> None:
+def main(options: dict[str, Any]) -> None:
     session = session_of("local[2]")
 
     def written(frame: DataFrame, name: str, at: int) -> Any:
-        rows = gated(frame, f"{what['gate']}.{name}", at)
+        rows = gated(frame, f"{options['gate']}.{name}", at)
         write: Any = rows.writeStream if frame.isStreaming else rows.write
-        return write.format("distop").options(coordinator=what["coordinator"], **what[name])
+        return write.format("distop").options(coordinator=options["coordinator"], **options[name])
 
-    batches = session.readStream.schema(COLUMNS).option("maxFilesPerTrigger", 1).json(what["source"])
+    batches = session.readStream.schema(COLUMNS).option("maxFilesPerTrigger", 1).json(options["source"])
     query = written(batches, "stream", 250).trigger(availableNow=True).start()
     written(numbers(session, 1000), "write", 999).mode("append").save()
     query.awaitTermination()

@@ -28,8 +28,8 @@ def ids(start: int, count: int) -> pa.Table:
 
 def ids_in(catalog: Catalog, table: str) -> list[int]:
     """All ids of a table, sorted."""
-    found: list[int] = catalog.load_table(table).scan().to_arrow()["id"].to_pylist()
-    return sorted(found)
+    ids: list[int] = catalog.load_table(table).scan().to_arrow()["id"].to_pylist()
+    return sorted(ids)
 
 
 def make_catalog(etcd: EtcdProcess, prefix: str, folder: Path) -> EtcdCatalog:
@@ -62,9 +62,9 @@ def keys_of(store: SyncEtcd, table: str) -> TableKeys:
 
 
 def all_keys(store: SyncEtcd) -> list[str]:
-    """All but what the audit trail holds."""
-    found = store.scan(store.keyspace.prefix, keys_only=True).kvs
-    names = [kv.key.removeprefix(store.keyspace.prefix).decode() for kv in found]
+    """All keys below the prefix but those of the audit trail, without the prefix."""
+    kvs = store.scan(store.keyspace.prefix, keys_only=True).kvs
+    names = [kv.key.removeprefix(store.keyspace.prefix).decode() for kv in kvs]
     return [name for name in names if not name.startswith("_audit.") and ".auditTrail." not in name]
 
 

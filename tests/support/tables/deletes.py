@@ -48,8 +48,8 @@ def position_deletes(table: Table, file: DataFile, positions: Sequence[int], *, 
     ]
     path = file.file_path.encode()
     rows = pa.table([[file.file_path] * len(positions), list(positions)], schema=pa.schema(fields))
-    told = {"lower_bounds": {PATH: path}, "upper_bounds": {PATH: path}} if bounds else {}
-    return _written(table, rows, DataFileContent.POSITION_DELETES, file.spec_id, file.partition, **told)
+    statistics = {"lower_bounds": {PATH: path}, "upper_bounds": {PATH: path}} if bounds else {}
+    return _written(table, rows, DataFileContent.POSITION_DELETES, file.spec_id, file.partition, **statistics)
 
 
 def deletion_vector(table: Table, file: DataFile, positions: Sequence[int]) -> DataFile:
@@ -57,7 +57,7 @@ def deletion_vector(table: Table, file: DataFile, positions: Sequence[int]) -> D
     vector = (1).to_bytes(8, "little") + (0).to_bytes(4, "little") + BitMap(positions).serialize()
     body = bytes.fromhex("D1D33964") + vector
     blob = len(body).to_bytes(4, "big") + body + zlib.crc32(body).to_bytes(4, "big")
-    told = {
+    metadata = {
         "type": "deletion-vector-v1",
         "fields": [],
         "snapshot-id": -1,
@@ -66,7 +66,7 @@ def deletion_vector(table: Table, file: DataFile, positions: Sequence[int]) -> D
         "length": len(blob),
         "properties": {"referenced-data-file": file.file_path, "cardinality": str(len(positions))},
     }
-    footer = json.dumps({"blobs": [told], "properties": {}}).encode()
+    footer = json.dumps({"blobs": [metadata], "properties": {}}).encode()
     magic, size = b"PFA1", len(footer).to_bytes(4, "little")
     content = magic + blob + magic + footer + size + bytes(4) + magic
     name = Path(table.location().removeprefix("file://")) / "data" / f"deletes-{uuid4()}.puffin"
@@ -90,7 +90,7 @@ def equality_deletes(
     like: DataFile | None,
     *,
     more: Mapping[str, Sequence[Any]] | None = None,
-    **told: Any,
+    **statistics: Any,
 ) -> DataFile:
     """A file that names rows by a column, and ``more`` columns: in the partition of a data file, or in all of
     the table."""
@@ -105,7 +105,7 @@ def equality_deletes(
     )
     spec_id, partition = (like.spec_id, like.partition) if like else (table.spec().spec_id, Record())
     content = DataFileContent.EQUALITY_DELETES
-    return _written(table, rows, content, spec_id, partition, equality_ids=ids, **told)
+    return _written(table, rows, content, spec_id, partition, equality_ids=ids, **statistics)
 
 
 def without_partition(table: publishing.Table, *, void: bool) -> DataFile:
@@ -161,25 +161,25 @@ def delete_ids(table: publishing.Table, kind: str, ids: Sequence[int]) -> None:
     number = table.iceberg().schema().find_field("id").field_id
     for task in table.iceberg().scan().plan_files():
         first = int.from_bytes(task.file.lower_bounds[number], "little")
-        if not (places := [one - first for one in ids if 0 <= one - first < task.file.record_count]):
+        if not (positions := [row - first for row in ids if 0 <= row - first < task.file.record_count]):
             continue
         if kind == "vectors":
-            publish_deletes(table, deletion_vector(table.iceberg(), task.file, places))
+            publish_deletes(table, deletion_vector(table.iceberg(), task.file, positions))
         else:
-            publish_deletes(table, position_deletes(table.iceberg(), task.file, places, bounds=False))
+            publish_deletes(table, position_deletes(table.iceberg(), task.file, positions, bounds=False))
 
 
 def _manifests(table: Table, draft: Draft, file: DataFile, snapshot_id: int) -> list[ManifestFile]:
-    spec, place = table.metadata.specs()[file.spec_id], draft.new_manifest_path()
+    spec, location = table.metadata.specs()[file.spec_id], draft.new_manifest_path()
     entry = ManifestEntry.from_args(status=ManifestEntryStatus.ADDED, snapshot_id=snapshot_id, data_file=file)
-    with DeletesWriter(spec, table.schema(), table.io.new_output(place), snapshot_id, "deflate") as writer:
+    with DeletesWriter(spec, table.schema(), table.io.new_output(location), snapshot_id, "deflate") as writer:
         writer.add_entry(entry)
     present = table.current_snapshot()
     return [*(present.manifests(table.io) if present else ()), writer.to_manifest_file()]
 
 
 def _written(
-    table: Table, rows: pa.Table, content: DataFileContent, spec_id: int, partition: Record, **told: Any
+    table: Table, rows: pa.Table, content: DataFileContent, spec_id: int, partition: Record, **fields: Any
 ) -> DataFile:
     folder = Path(table.location().removeprefix("file://")) / "data"
     folder.mkdir(parents=True, exist_ok=True)
@@ -192,7 +192,7 @@ def _written(
         partition=partition,
         record_count=rows.num_rows,
         file_size_in_bytes=name.stat().st_size,
-        **told,
+        **fields,
     )
     file.spec_id = spec_id
     return file

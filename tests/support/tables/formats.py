@@ -35,10 +35,10 @@ def newer_metadata(location: str, *added: dict[str, Any]) -> str:
     file has; its location."""
     path = local(location)
     newer = json.loads(path.read_text())
-    rows = sum(int(one["summary"].get("added-records", 0)) for one in newer["snapshots"])
+    rows = sum(int(snapshot["summary"].get("added-records", 0)) for snapshot in newer["snapshots"])
     newer |= {"format-version": 3, "next-row-id": rows, "last-column-id": 99}
-    for one in newer["snapshots"]:
-        one |= {"first-row-id": 0, "added-rows": rows}
+    for snapshot in newer["snapshots"]:
+        snapshot |= {"first-row-id": 0, "added-rows": rows}
     columns = newer["schemas"][0]["fields"]
     columns += [{"id": 40 + at, "required": False, **column} for at, column in enumerate(added)]
     written = path.with_name("00009-newer.metadata.json")

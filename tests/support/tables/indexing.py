@@ -182,13 +182,13 @@ class Indexing:
         return narrow(self.records(), io, self.table.location, schema, of, plain_values, planned)
 
     def narrowed(self, column: str, *values: Any) -> Left:
-        """The same, where the index can be asked."""
-        found = self.look(column, *values)
-        assert found is not None
-        return found
+        """The result of :meth:`look`, which must not be ``None``: the index can be used."""
+        left = self.look(column, *values)
+        assert left is not None
+        return left
 
-    def found(self, column: str, *values: Any, snapshot: int | None = None) -> list[dict[str, Any]]:
-        """The rows with one of these values, read from what a look-up says is to be opened."""
+    def rows_with(self, column: str, *values: Any, snapshot: int | None = None) -> list[dict[str, Any]]:
+        """The rows with one of these values, read from the row groups that a look-up leaves."""
         narrowed = self.look(column, *values, snapshot=snapshot)
         assert narrowed is not None
         rows = []
@@ -200,8 +200,8 @@ class Indexing:
         return rows
 
     def scanned(self, column: str, value: Any, snapshot: int | None = None) -> list[dict[str, Any]]:
-        """The same without an index."""
+        """The rows with this value, by a scan without the index."""
         wanted = EqualTo(term=column, value=value)
         scan = self.table.iceberg().scan(row_filter=wanted, snapshot_id=snapshot)
-        found: list[dict[str, Any]] = scan.to_arrow().to_pylist()
-        return found
+        rows: list[dict[str, Any]] = scan.to_arrow().to_pylist()
+        return rows

@@ -91,8 +91,8 @@ class PlainTable:
 
     def ids(self) -> list[int]:
         fs, root = file_system(self.location, self.storage)
-        found: list[int] = []
+        ids: list[int] = []
         for name in self.names():
             with fs.open(f"{root}/{name}", "rb") as stream:
-                found += pq.read_table(stream)["id"].to_pylist()
-        return sorted(found)
+                ids += pq.read_table(stream)["id"].to_pylist()
+        return sorted(ids)

@@ -166,22 +166,22 @@ class Table:
         return StaticTable.from_metadata(location, io_properties(location, self.storage))
 
     def snapshot(self) -> Snapshot:
-        """The present snapshot."""
-        found = self.iceberg().current_snapshot()
-        assert found is not None
-        return found
+        """The current snapshot, which must exist."""
+        current = self.iceberg().current_snapshot()
+        assert current is not None
+        return current
 
     def summary(self) -> dict[str, str]:
-        """What the present snapshot says of itself."""
-        told = self.snapshot().summary
-        assert told is not None
-        return told.additional_properties
+        """The properties in the summary of the current snapshot."""
+        summary = self.snapshot().summary
+        assert summary is not None
+        return summary.additional_properties
 
     def operation(self) -> Operation:
-        """What the present snapshot says that it did."""
-        told = self.snapshot().summary
-        assert told is not None
-        return told.operation
+        """The operation in the summary of the current snapshot, such as ``append``."""
+        summary = self.snapshot().summary
+        assert summary is not None
+        return summary.operation
 
     def manifests(self) -> list[ManifestFile]:
         return self.snapshot().manifests(self.iceberg().io)
@@ -189,7 +189,7 @@ class Table:
     def entries(self) -> list[ManifestEntry]:
         """What the present manifests list, also of files that the snapshot has removed."""
         io = self.iceberg().io
-        listed = (one.fetch_manifest_entry(io, discard_deleted=False) for one in self.manifests())
+        listed = (manifest.fetch_manifest_entry(io, discard_deleted=False) for manifest in self.manifests())
         return list(itertools.chain.from_iterable(listed))
 
     def draft(self) -> Draft:
@@ -214,8 +214,8 @@ class Table:
 
     def ids(self, **which: Any) -> list[int]:
         """All ids, or those that a scan with these arguments finds."""
-        found: list[int] = self.iceberg().scan(**which).to_arrow()["id"].to_pylist()
-        return sorted(found)
+        ids: list[int] = self.iceberg().scan(**which).to_arrow()["id"].to_pylist()
+        return sorted(ids)
 
     def apart(self) -> Table:
         """The table as it is now, for changes that are not to be seen in this one: it shares its files."""

@@ -24,8 +24,8 @@ def names_in(folder: Path) -> list[str]:
 
 def ids_in(folder: Path) -> list[int]:
     """The column ``id``, sorted, as a reader that knows nothing of distop sees it."""
-    found: list[int] = ds.dataset(folder, partitioning="hive").to_table()["id"].to_pylist()
-    return sorted(found)
+    ids: list[int] = ds.dataset(folder, partitioning="hive").to_table()["id"].to_pylist()
+    return sorted(ids)
 
 
 def success_of(folder: Path) -> str:

@@ -15,7 +15,9 @@ def version(sql: str = "SELECT 1", *dialects: str) -> dict[str, Any]:
         "schema-id": 0,
         "timestamp-ms": 1_700_000_000_000,
         "summary": {"engine-name": "test"},
-        "representations": [{"type": "sql", "sql": sql, "dialect": one} for one in dialects or ("spark",)],
+        "representations": [
+            {"type": "sql", "sql": sql, "dialect": dialect} for dialect in dialects or ("spark",)
+        ],
         "default-namespace": ["default"],
     }
 

@@ -6,7 +6,7 @@ from distop.spark_jobs.maintenance.branches import DropBranch, PublishBranch
 
 
 class Branching(Ingest):
-    """As ingest."""
+    """An ingest whose staged branches are published by :class:`BranchIn`."""
 
     type = "branching"
     staging = Staging(publish="branch_in", drop="branch_off")

@@ -19,9 +19,10 @@ DEALING = "support.types.dealing:Dealing"
 
 
 class Dealing(Ingest):
-    """As ingest, but for the cutting. ``argument.folder`` (optional) holds ``log``: a line for each
-    computation and each job; jobs other than the first wait there for the file ``release``, and do not hear
-    that they are cancelled.
+    """An ingest whose partitions are computed when it runs, a random number of them each time.
+
+    ``argument.folder`` (optional) holds ``log``: a line for each computation and each job. Jobs other than
+    the first wait there for the file ``release``, and do not end when they are cancelled.
     """
 
     type = "dealing"
@@ -48,11 +49,11 @@ class Dealing(Ingest):
         result = super().run_job(job)
         folder = job.operation.argument["traces"]
         _trace(job.operation, f"wrote {job.partition} {job.attempt}")
-        told = False
+        notified = False
         while folder and job.partition != "0" and not Path(folder, "release").exists():
-            if job.cancelled and not told:
-                told = True
-                _trace(job.operation, f"told {job.partition} {job.attempt}")
+            if job.cancelled and not notified:
+                notified = True
+                _trace(job.operation, f"notified {job.partition} {job.attempt}")
             time.sleep(0.005)
         return result
 
@@ -68,10 +69,10 @@ def computations(folder: Path) -> list[int]:
     return [int(line.split()[1]) for line in _log(folder) if line.startswith("computed")]
 
 
-def attempts(folder: Path, that: str) -> list[str]:
-    """The attempts that have written their rows (``wrote``), or have heard that they are cancelled
-    (``told``)."""
-    return [line.split()[2] for line in _log(folder) if line.startswith(that)]
+def attempts(folder: Path, event: str) -> list[str]:
+    """The attempts that have written their rows (``wrote``), or were notified of their cancellation
+    (``notified``)."""
+    return [line.split()[2] for line in _log(folder) if line.startswith(event)]
 
 
 def _log(folder: Path) -> list[str]:

@@ -25,7 +25,7 @@ class World:
         self.begin()
 
     def begin(self) -> None:
-        """Forget everything."""
+        """Forget the steps and events recorded so far, and fail none."""
         self.done: set[int] = set()
         self.events: list[tuple[str, int]] = []
         self.fails: dict[int, Exception] = {}
@@ -76,7 +76,7 @@ class Blind(Note):
 
 
 class Lazy(Note):
-    """Executes nothing."""
+    """A step whose execution does nothing."""
 
     def execute(self, context: StepContext) -> None:
         return None

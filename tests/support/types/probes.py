@@ -214,7 +214,9 @@ class Onlooker(Given):
     sees_active = True
 
     def plan(self, request: PlanRequest) -> Plan:
-        return Plan(argument={"active": [str(one.id) for one in request.active]}, partition_count=1)
+        return Plan(
+            argument={"active": [str(operation.id) for operation in request.active]}, partition_count=1
+        )
 
 
 PROBES = tuple(

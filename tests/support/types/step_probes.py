@@ -11,7 +11,7 @@ from distop.metastore.records.operation import OperationArg, StepRecord
 from support.types.work_types import Given
 
 STEPS = ",".join(f"probe.{name.lower()}={__name__}:{name}" for name in ("Write", "Must", "Many"))
-"""For ``DISTOP_COMMIT_STEPS``."""
+"""The value of ``DISTOP_COMMIT_STEPS`` that registers these steps."""
 
 
 class Must(ExternalStep):

@@ -39,37 +39,37 @@ class World:
         )
         return StepContext(table=TableRecord(name="t", location=self.url), arg=arg, token=TOKEN)
 
-    def place(self, name: str) -> StoredFile:
+    def stored(self, name: str) -> StoredFile:
         return StoredFile.of(name if "://" in name else f"{self.url}/{name}", self.context.arg)
 
     def write(self, name: str, data: bytes) -> StoredFile:
-        place = self.place(name)
-        if place.is_local:
-            os.makedirs(place.folder, exist_ok=True)
-            with open(place.path, "wb") as stream:
+        file = self.stored(name)
+        if file.is_local:
+            os.makedirs(file.folder, exist_ok=True)
+            with open(file.path, "wb") as stream:
                 stream.write(data)
         else:
-            place.fs.pipe_file(place.path, data)
-        return place
+            file.fs.pipe_file(file.path, data)
+        return file
 
     def read(self, name: str) -> bytes | None:
-        place = self.place(name)
-        if place.existing() is None:
+        file = self.stored(name)
+        if file.existing() is None:
             return None
-        with place.open_to_read() as stream:
+        with file.open_to_read() as stream:
             held: bytes = stream.read()
         return held
 
     def files(self) -> dict[str, bytes | str]:
-        """Everything below the folder, and below the one aside: folders by their mode, files by content."""
-        found: dict[str, bytes | str] = {}
+        """All paths below the folder and the one aside: folders with their mode, files with their content."""
+        contents: dict[str, bytes | str] = {}
         for root in filter(None, (self.url, self.aside)):
-            place = self.place(root if "://" in root else f"file://{root}")
-            names = place.fs.find(place.path, withdirs=place.is_local) if place.fs.exists(place.path) else []
+            file = self.stored(root if "://" in root else f"file://{root}")
+            names = file.fs.find(file.path, withdirs=file.is_local) if file.fs.exists(file.path) else []
             for name in names:
-                held = f"{os.stat(name).st_mode:o}" if os.path.isdir(name) else place.fs.cat_file(name)
-                found[str(name).removeprefix(place.path)] = held
-        return found
+                held = f"{os.stat(name).st_mode:o}" if os.path.isdir(name) else file.fs.cat_file(name)
+                contents[str(name).removeprefix(file.path)] = held
+        return contents
 
     def contents(self) -> dict[str, bytes]:
         """As :meth:`files`, without folders."""
@@ -86,7 +86,7 @@ def rename(
 ) -> StepRecord:
     """Stage a file; the step that publishes it under an odd name."""
     staged = world.write(source or "staged/1.csv", data)
-    to = world.place(target or f"final/{ODD_NAME}")
+    to = world.stored(target or f"final/{ODD_NAME}")
     return RenameArgument(source=staged.url, target=to.url, **content(data), **options).record()
 
 
@@ -100,8 +100,8 @@ def replacing(world: World) -> StepRecord:
 
 
 def delete(world: World) -> StepRecord:
-    place = world.write(f"old/{ODD_NAME}", b"old")
-    argument = DeleteFileArgument.of(place)
+    file = world.write(f"old/{ODD_NAME}", b"old")
+    argument = DeleteFileArgument.of(file)
     assert argument is not None
     return argument.record()
 

@@ -14,14 +14,14 @@ from distop.operations.api import DistributedOperation, OperationView, Plan, Pla
 from distop.operations.job import JobContext
 
 STEPS = f"probe.stuck={__name__}:StuckStep,probe.deadly={__name__}:DeadlyStep"
-"""For ``DISTOP_COMMIT_STEPS``."""
+"""The value of ``DISTOP_COMMIT_STEPS`` that registers these steps."""
 
 
 class Odd(Exception):
-    """One that can be pickled, and then not be read."""
+    """An error that can be pickled but not unpickled: it has fewer arguments than its constructor."""
 
-    def __init__(self, one: str, two: str) -> None:
-        super().__init__(one + two)
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(first + second)
 
 
 class Stuck(DistributedOperation):

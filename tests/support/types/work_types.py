@@ -19,17 +19,17 @@ WORK_TYPES = ",".join(
 )
 
 
-def trace(job: JobContext, what: str) -> None:
-    """One line in the log: what, partition, attempt, process."""
+def trace(job: JobContext, event: str) -> None:
+    """Append a line to the log: event, partition, attempt, pid."""
     with Path(job.operation.argument["folder"], "log").open("a") as log:
-        log.write(f"{what} {job.partition} {job.attempt} {os.getpid()}\n")
+        log.write(f"{event} {job.partition} {job.attempt} {os.getpid()}\n")
 
 
-def traces(folder: Path, what: str = "") -> list[list[str]]:
-    """The lines of the log, of one kind or all: ``[what, partition, attempt, pid]``."""
+def traces(folder: Path, event: str = "") -> list[list[str]]:
+    """The lines of the log, of one event or all: ``[event, partition, attempt, pid]``."""
     log = folder / "log"
     lines = [line.split() for line in log.read_text().splitlines()] if log.exists() else []
-    return [line for line in lines if not what or line[0] == what]
+    return [line for line in lines if not event or line[0] == event]
 
 
 def files(folder: Path) -> list[str]:
@@ -68,7 +68,7 @@ class Traced(Given):
             logging.getLogger("users.module").warning("%s logged", job.partition)
         (folder / f"{job.attempt}.out").write_text(job.partition)
         if job.partition in argument.get("permanent", []):
-            raise JobFailed("as asked for")
+            raise JobFailed("as its argument says")
         if job.partition in argument.get("exit", []):
             raise SystemExit(2)
         if job.partition in argument.get("large", []):
@@ -94,7 +94,7 @@ class TracedSmall(Traced):
 
 
 class Stubborn(Traced):
-    """Cannot fail."""
+    """Retried without limit, so that it never fails."""
 
     type = "stubborn"
     retry = Retry(attempts=None)
@@ -129,7 +129,7 @@ class Hanging(Traced):
 class Owned(Traced):
     """Owned by one attempt at a time; saves how far it came, ``argument.steps`` times; goes on from there.
 
-    Holds before step ``argument.hold_at``; before ``argument.deaf_at``, too, and hears of no cancellation.
+    Holds before step ``argument.hold_at``; before ``argument.deaf_at``, too, and ignores cancellation there.
     Its checkpoints have ``argument.width`` bytes, or ``argument.text`` instead.
     With ``argument.scratch`` each step leaves a line in its scratch; the result says which it found there.
     """
@@ -142,7 +142,7 @@ class Owned(Traced):
         argument = job.operation.argument
         begin = int(job.load_checkpoint() or b"0")
         scratch = job.scratch_path() / "steps" if argument.get("scratch") else None
-        found = scratch.read_text().splitlines() if scratch is not None and scratch.exists() else []
+        earlier = scratch.read_text().splitlines() if scratch is not None and scratch.exists() else []
         trace(job, f"began@{begin}")
         for step in range(begin, argument["steps"]):
             if step == argument.get("hold_at"):
@@ -157,7 +157,7 @@ class Owned(Traced):
             job.save_checkpoint(argument.get("text", value))
             trace(job, f"saved@{step + 1}")
         trace(job, "did")
-        return {"from": begin} | ({"found": found} if scratch is not None else {})
+        return {"from": begin} | ({"found": earlier} if scratch is not None else {})
 
 
 def hold(job: JobContext, until: Path) -> None:

@@ -19,13 +19,15 @@ from distop.client import AsyncClient, Credentials
 from distop.errors import Unauthenticated
 from distop.metastore.etcd.embedded import EtcdProcess, free_port
 from support.kubernetes.chart import CHART, LEAST, REFUSED, VALUES
-from support.kubernetes.control_plane import BUILT, PROGRAMS, ControlPlane, Refused, found
+from support.kubernetes.control_plane import BUILT, PROGRAMS, ControlPlane, Refused, installed
 from support.kubernetes.pretended_nodes import PretendedNodes
 from support.repository import ROOT
 from support.waiting import eventually
 
 pytestmark = [
-    pytest.mark.skipif(not found("helm", *PROGRAMS), reason="Kubernetes is not there: make test-kubernetes"),
+    pytest.mark.skipif(
+        not installed("helm", *PROGRAMS), reason="Kubernetes is not there: make test-kubernetes"
+    ),
     pytest.mark.process,
     pytest.mark.slow("needs helm, kubectl and the control plane of Kubernetes"),
     pytest.mark.timeout(600),

@@ -127,7 +127,7 @@ async def test_runs_jobs_of_a_type_of_the_users(spark_client: LossyClient, tmp_p
     arg = await start_operation(spark_client, "traced", argument, jobs=12, location=str(tmp_path / "table"))
     records = await all_done(spark_client, arg, 60.0)
     assert [name for name, record in records.items() if record.state == FAILED] == ["3"]
-    assert records["3"].error == "JOB_FAILED: as asked for"
+    assert records["3"].error == "JOB_FAILED: as its argument says"
     assert files(tmp_path) == sorted(f"{r.attempt}.out" for r in records.values() if r.state == SUCCESS)
     workers = {int(pid) for *_, pid in traces(tmp_path, "began")}
     assert len(workers) == 2

@@ -103,7 +103,7 @@ def sequence(world: World) -> list[StepRecord]:
 
 def points(world: World) -> list[str]:
     """Steps of each kind, killed at each of their points; on S3, where it takes longer, some of them."""
-    if not world.place("x").is_local:
+    if not world.stored("x").is_local:
         return ["step.rename.middle=die@3", "step.rename.after=die@5", "step.delete.after=die@1"]
     if world.aside:
         return [f"step.rename.{part}=die@1" for part in ("before", "middle", "after")]

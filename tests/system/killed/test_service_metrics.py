@@ -25,8 +25,8 @@ from support.services.certs import put_pair
 from support.services.coordinators import through
 from support.services.executing import Child, start_operation, take
 from support.services.sidecars import connected, task
-from support.services.sidecars import place as place
 from support.services.sidecars import session as session
+from support.services.sidecars import sidecar_folder as sidecar_folder
 from support.services.whole import coordinated, write_csv
 from support.waiting import eventually
 
@@ -114,7 +114,11 @@ async def test_an_executor_counts_what_it_runs(
 
 
 async def test_a_sidecar_counts_what_its_tasks_send(
-    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: SidecarFolder, tmp_path: Path
+    client: LossyClient,
+    session: LeaseSession,
+    etcd_config: EtcdConfig,
+    sidecar_folder: SidecarFolder,
+    tmp_path: Path,
 ) -> None:
     ca = trustme.CA()
     cert, key = put_pair(tmp_path, "sidecar", ca.issue_cert("localhost"))
@@ -123,10 +127,10 @@ async def test_a_sidecar_counts_what_its_tasks_send(
     arg = await start_operation(client, jobs=700)
     taken = await take(client, arg, session)
     async with scraped(
-        etcd_config, tmp_path, "sidecar", "--folder", str(place.folder), *given, verify=verify
+        etcd_config, tmp_path, "sidecar", "--folder", str(sidecar_folder.folder), *given, verify=verify
     ) as sidecar:
         await eventually(lambda: sidecar.says("/readyz", 200))
-        with connected(place, etcd_config) as one:
+        with connected(sidecar_folder, etcd_config) as one:
             assert (await task(one, taken)).won == 700
             assert (await sidecar.values())["distop_tasks_connected"] == 1
         values = await sidecar.values()
@@ -141,9 +145,9 @@ async def test_a_sidecar_counts_what_its_tasks_send(
 
 @pytest.mark.parametrize("service", ["executor", "sidecar"])
 async def test_metrics_that_cannot_be_served_are_refused(
-    service: str, etcd_config: EtcdConfig, place: SidecarFolder, tmp_path: Path
+    service: str, etcd_config: EtcdConfig, sidecar_folder: SidecarFolder, tmp_path: Path
 ) -> None:
-    more = ["--master", "none"] if service == "executor" else ["--folder", str(place.folder)]
+    more = ["--master", "none"] if service == "executor" else ["--folder", str(sidecar_folder.folder)]
     command = ["-m", "distop.cli.main", service, *more, "--output", "json", "--metrics"]
     taken = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
     port = taken.sockets[0].getsockname()[1]

@@ -46,10 +46,10 @@ def test_nothing_is_lost_or_doubled_whoever_is_killed(tmp_path: Path) -> None:
 def test_every_point_is_killed_and_the_order_follows_from_the_seed() -> None:
     found = list(every_point())
     chosen = strikes(found, ["*"], random.Random(7))
-    killed = [strike.point for strike in chosen if strike.what == "die" and not strike.inside]
+    killed = [strike.point for strike in chosen if strike.kind == "die" and not strike.inside]
     assert sorted(killed) == sorted(found)
     assert chosen == strikes(found, ["*"], random.Random(7)) != strikes(found, ["*"], random.Random(8))
-    assert [strike.what for strike in strikes(found, ["seal.after=lost"], random.Random(7))] == ["lost"]
+    assert [strike.kind for strike in strikes(found, ["seal.after=lost"], random.Random(7))] == ["lost"]
 
 
 def test_the_tables_of_the_harness_name_points_that_exist() -> None:
@@ -69,7 +69,7 @@ def test_commits_of_other_kinds_are_struck_while_they_are_under_way() -> None:
     """Compaction, branches, and what Spark's own interface writes: apart from the commits of ingests."""
     inside = [strike for strike in strikes(list(every_point()), ["*"], random.Random(7)) if strike.inside]
     assert {strike.inside for strike in inside} == INSIDE.keys()
-    assert {strike.what for strike in inside} == {"die", "lost", "sleep"}
+    assert {strike.kind for strike in inside} == {"die", "lost", "sleep"}
     chosen = strikes(list(every_point()), ["finish.*=lost@a compaction"], random.Random(7))
     assert [strike.name for strike in chosen] == ["finish.after in a compaction"]
 

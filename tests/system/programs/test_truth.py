@@ -17,7 +17,7 @@ from truth.installation import PATIENCE_S, Installation, installed
 from truth.page import PAGE, page
 from truth.readers import READERS
 from truth.references import disagreements
-from truth.values import DOORS, KINDS
+from truth.values import KINDS, WRITERS
 from truth.verdicts import cells, known
 
 GUESSES = "guesses"
@@ -35,7 +35,7 @@ def test_names_of_values_are_unique() -> None:
 
 
 def test_what_is_known_to_be_wrong_are_cells() -> None:
-    assert set(known()) <= {*cells(DOORS, READERS), *inferred.cells(READERS)}
+    assert set(known()) <= {*cells(WRITERS, READERS), *inferred.cells(READERS)}
 
 
 def test_another_program_has_the_expected_values() -> None:

@@ -96,7 +96,7 @@ def run(world: World, *records: StepRecord, **options: Any) -> None:
 def test_a_file_step_executed_twice_changes_nothing(world: World, case: str) -> None:
     """C3, C4, C12: a file system of any kind, names of any kind."""
     record = made(world, case)
-    if case != "mkdir" or not world.place("x").is_object_store:
+    if case != "mkdir" or not world.stored("x").is_object_store:
         assert step_of(record).verify(world.context) is StepState.NOT_DONE
     for _ in range(2):
         step_of(record).execute(world.context)
@@ -119,7 +119,7 @@ def test_a_file_step_cut_short_is_finished_by_the_next_execution(
     for number, point in enumerate(["", *(f"step.{kind}.{part}" for part in parts)]):
         there = replace(world, url=f"{world.url}/{number}", aside=world.aside and f"{world.aside}/{number}")
         record = made(there, case)
-        if kind == "mkdir" and there.place("x").is_object_store:
+        if kind == "mkdir" and there.stored("x").is_object_store:
             return
         if point:
             arm(monkeypatch, f"{point}=lost")
@@ -197,7 +197,7 @@ def test_a_target_with_other_content_is_not_taken_for_done(world: World) -> None
 def test_source_and_target_both_missing_is_permanent(world: World) -> None:
     """C6: an error, not an endless retry; also when another file is at the target."""
     record = rename(world, target="final/1.csv", overwrite=True)
-    world.place("staged/1.csv").remove()
+    world.stored("staged/1.csv").remove()
     for _ in range(2):
         with pytest.raises(StepSourceMissing, match=r"staged/1\.csv .*final/1\.csv"):
             step_of(record).execute(world.context)
@@ -211,7 +211,7 @@ def test_source_and_target_both_missing_is_permanent(world: World) -> None:
 def test_a_source_that_is_not_what_was_written_is_not_published(world: World) -> None:
     """C5, C15: and leaves no partial target."""
     record = made(world, "rename")
-    source, wrong = world.place(record.argument["source"]), [b"row", b"rows+", b""]
+    source, wrong = world.stored(record.argument["source"]), [b"row", b"rows+", b""]
     if world.aside or source.is_object_store:
         # Content is read, or its checksum is known. On one disk a rename looks at the size alone.
         wrong.append(b"R" * record.argument["size"])
@@ -230,7 +230,7 @@ def test_an_object_written_in_parts_is_told_by_its_content(world: World) -> None
     name = f"{world.aside}/big" if world.aside else "staged/big"
     record = rename(world, data, source=name, target="final/big")
     run(world, record)
-    place = world.place("final/big")
+    place = world.stored("final/big")
     with place.fs.open(place.path, "wb", block_size=6 << 20) as stream:
         stream.write(data)
     seen = place.existing()
@@ -265,7 +265,7 @@ def test_a_copy_that_fails_leaves_nothing(world: World, monkeypatch: pytest.Monk
 def test_checksums_may_be_of_other_kinds(world: World, kind: str) -> None:
     """C5"""
     record = rename(world, target="final/1.csv")
-    seen = world.place("staged/1.csv").existing()
+    seen = world.stored("staged/1.csv").existing()
     assert seen is not None
     value = hashlib.sha256(b"rows").hexdigest() if kind == "sha256" else seen.version.partition(":")[2]
     step = step_of(with_argument(record, checksum=f"{kind}:{value}"))
@@ -326,14 +326,14 @@ def test_only_the_planned_file_is_deleted(world: World) -> None:
     argument = DeleteFileArgument.of(world.write("old", b"old"))
     assert argument is not None
     world.write("old", b"new")
-    if world.place("old").is_local:
-        os.utime(world.place("old").path, (1, 1))
+    if world.stored("old").is_local:
+        os.utime(world.stored("old").path, (1, 1))
     for act in ("verify", "execute"):
         with pytest.raises(StepConflict) as caught:
             getattr(step_of(argument.record()), act)(world.context)
         assert caught.value.details["planned"] != caught.value.details["found"]
     assert world.read("old") == b"new"
-    assert DeleteFileArgument.of(world.place("nothing")) is None
+    assert DeleteFileArgument.of(world.stored("nothing")) is None
 
 
 def test_a_folder_gets_its_permissions(disk: World, tmp_path: Path) -> None:

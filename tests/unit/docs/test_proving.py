@@ -45,7 +45,7 @@ def test_what_was_not_counted_is_not_proved() -> None:
     assert not counts.hold()
     counts.add(report("passed", rotation_failed_calls=0, rotation_calls=90))
     assert counts.hold()
-    assert counts.told() == {
+    assert counts.figures() == {
         "cases": 703,
         "failed": 0,
         "skipped": 0,

@@ -12,7 +12,7 @@ from distop.errors import DistopError
 from distop.metastore.etcd.config import EtcdConfig
 from distop.operations import Registry, Role
 from support.services.coordinators import Service, config_of, running
-from support.services.doors import request_of, told
+from support.services.methods import refusal, request_of
 from support.services.tokens import token_file, token_of
 from support.tables.nowhere import nowhere
 
@@ -86,7 +86,7 @@ async def test_every_call_by_every_role_with_and_without_a_grant(
             nonlocal cases
             cases += 1
             token = token_of(subject) if subject else ""
-            error = await told(service.channel, method, request_of(method, name), token)
+            error = await refusal(service.channel, method, request_of(method, name), token)
             if not agrees(error, code):
                 wrong.append(f"{method} of {name!r} by {subject!r}: {error!r} and not {code or 'let in'}")
 

@@ -14,7 +14,7 @@ from distop.metastore.etcd.embedded import EtcdProcess
 from distop.proto import distop_pb2 as pb
 from support.etcd.proxy import Proxy
 from support.services.coordinators import serving, through
-from support.services.doors import METHODS, request_of, told
+from support.services.methods import METHODS, refusal, request_of
 from support.tables.nowhere import nowhere
 from support.waiting import eventually
 
@@ -89,7 +89,7 @@ async def test_no_call_hangs_while_etcd_is_silent(
         else:
             proxy.hold_requests()
             proxy.hold_replies()
-        calls = [told(service.channel, one, request(one), timeout_s=timeout_s) for one in METHODS]
+        calls = [refusal(service.channel, one, request(one), timeout_s=timeout_s) for one in METHODS]
         errors = await asyncio.wait_for(asyncio.gather(*calls), 60)
         said = {
             method.rpartition("/")[2]: error
@@ -108,5 +108,5 @@ async def test_no_call_hangs_while_etcd_is_silent(
         proxy.flow()
         if how == "refused":
             await proxy.accept()
-        get = partial(told, service.channel, GET, request(GET), timeout_s=2.0)
+        get = partial(refusal, service.channel, GET, request(GET), timeout_s=2.0)
         await eventually(get, holds=lambda error: error is None)

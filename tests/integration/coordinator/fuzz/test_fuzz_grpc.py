@@ -10,10 +10,10 @@ from grpc_reflection.v1alpha import reflection_pb2
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from support.services.doors import METHODS
+from support.services.methods import METHODS
 from support.services.reached import ADMIN, PATIENCE_S, Reached
 from support.services.tokens import token_of
-from support.strangers import damaged, messages
+from support.untrusted import damaged, messages
 
 OTHERS = {
     f"/{service.full_name}/{method.name}": method

@@ -15,7 +15,7 @@ from distop.coordinator.rest.routes import ROUTES
 from distop.coordinator.web.requests import CALLS, Query
 from support.services.reached import ADMIN, Reached, answer
 from support.services.tokens import token_of
-from support.strangers import damaged, json_texts, objects, texts
+from support.untrusted import damaged, json_texts, objects, texts
 
 DEFECTS = (500, 502)
 untimed = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])

@@ -20,7 +20,7 @@ from distop.coordinator.access.tokens import IssuerConfig
 from distop.errors import Unauthenticated
 from distop.process.secret import Secret
 from support.services.tokens import token_file
-from support.strangers import damaged, objects, texts
+from support.untrusted import damaged, objects, texts
 
 URL, AUDIENCE = "https://issuer.example", "distop"
 KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)

@@ -14,25 +14,25 @@ from distop.metastore.etcd.embedded import free_port
 from support.services.executing import place_in, short_folder, sidecar_process
 from support.services.sidecars import Host
 from support.services.sidecars import host as host
-from support.services.sidecars import place as place
 from support.services.sidecars import session as session
+from support.services.sidecars import sidecar_folder as sidecar_folder
 
 
-async def ask(place: SidecarFolder, etcd: EtcdConfig) -> dict[str, str]:
-    return await asyncio.to_thread(facts.way_to_etcd, place, etcd.to_public_env())
+async def ask(sidecar_folder: SidecarFolder, etcd: EtcdConfig) -> dict[str, str]:
+    return await asyncio.to_thread(facts.way_to_etcd, sidecar_folder, etcd.to_public_env())
 
 
 async def test_a_sidecar_that_serves_is_the_way_to_etcd(host: Host) -> None:
     async with host.sidecar():
-        assert await ask(host.place, host.etcd) == {"sidecar": "", "etcd": ""}
+        assert await ask(host.sidecar_folder, host.etcd) == {"sidecar": "", "etcd": ""}
 
 
 async def test_where_none_serves_and_none_can_be_started_it_is_said(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sidecar_client, "WAIT_S", 0.2)
-    found = await ask(host.place, replace(host.etcd, user="distop"))
-    assert f"no sidecar answers at {host.place.socket}" in found["sidecar"]
+    found = await ask(host.sidecar_folder, replace(host.etcd, user="distop"))
+    assert f"no sidecar answers at {host.sidecar_folder.socket}" in found["sidecar"]
     assert "DISTOP_ETCD_PASSWORD_FILE" in found["sidecar"]
 
 

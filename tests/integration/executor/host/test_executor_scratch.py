@@ -39,8 +39,8 @@ from support.services.executing import (
 )
 from support.services.sidecars import Host, connected, task
 from support.services.sidecars import host as host
-from support.services.sidecars import place as place
 from support.services.sidecars import session as session
+from support.services.sidecars import sidecar_folder as sidecar_folder
 from support.types.work_types import traces
 from support.waiting import eventually
 
@@ -56,12 +56,12 @@ async def killed_half_way(host: Host, taken: Taken) -> list[Path]:
             await eventually(lambda: host.traces("holds"))
             for process in (worker, sidecar):
                 os.kill(process.pid, signal.SIGKILL)
-    return on_disk(host.place)
+    return on_disk(host.sidecar_folder)
 
 
-def on_disk(place: SidecarFolder) -> list[Path]:
+def on_disk(sidecar_folder: SidecarFolder) -> list[Path]:
     """The folders of attempts."""
-    return sorted(place.scratch.glob("*/*/[ak]*-*"))
+    return sorted(sidecar_folder.scratch.glob("*/*/[ak]*-*"))
 
 
 async def test_a_job_is_resumed_on_its_host_with_its_scratch(host: Host) -> None:
@@ -72,12 +72,12 @@ async def test_a_job_is_resumed_on_its_host_with_its_scratch(host: Host) -> None
     assert (left / "steps").read_text() == "0\n1\n"
     host.release()
     async with host.sidecar() as sidecar:
-        assert await sweep_scratch(host.client, host.place.scratch) == []
+        assert await sweep_scratch(host.client, host.sidecar_folder.scratch) == []
         with host.connected() as worker:
             assert await asyncio.wait_for(task(worker, taken), 60) == TaskSummary(won=1)
         assert sidecar.running
     assert (await host.records(taken))["0"].result == {"from": 2, "found": ["0", "1"]}
-    assert on_disk(host.place) == []
+    assert on_disk(host.sidecar_folder) == []
 
 
 async def test_a_job_begins_elsewhere_from_its_checkpoint_and_back_here_without_the_old_scratch(
@@ -96,19 +96,19 @@ async def test_a_job_begins_elsewhere_from_its_checkpoint_and_back_here_without_
                 assert len(on_disk(there)) == 1
                 worker.close()
                 await asyncio.gather(running, return_exceptions=True)
-    assert len(on_disk(host.place)) == 1
+    assert len(on_disk(host.sidecar_folder)) == 1
     host.release()
     async with host.sidecar():
         with host.connected() as worker:
             assert await asyncio.wait_for(task(worker, taken, "c"), 60) == TaskSummary(won=1)
     assert host.traces("began@2")
     assert (await host.records(taken))["0"].result == {"from": 3, "found": []}
-    assert on_disk(host.place) == []
+    assert on_disk(host.sidecar_folder) == []
 
 
 async def test_scratch_that_nobody_needs_is_swept_and_the_rest_is_kept(host: Host) -> None:
     """O14: gone, finished, reassigned, of a dead run; kept: of this run, to be resumed, of nobody known."""
-    scratch = Scratch(host.place)
+    scratch = Scratch(host.sidecar_folder)
     gone, over = await start_operation(host.client), await start_operation(host.client)
     taken = await host.take(jobs=5, exclusive=True)
     here, run, keys = taken.arg, taken.run.token, taken.run.keys
@@ -128,7 +128,7 @@ async def test_scratch_that_nobody_needs_is_swept_and_the_rest_is_kept(host: Hos
         scratch.private(here.id, "0", f"{run}-a-1"),
         scratch.kept(here.id, "3", f"{run - 1}-a-1", 5, None),
     ]
-    stranger = host.place.scratch / "not-ours"
+    stranger = host.sidecar_folder.scratch / "not-ours"
     stranger.mkdir()
     async with host.sidecar():
         await eventually(lambda: not any(folder.exists() for folder in removed))
@@ -139,7 +139,7 @@ async def test_a_job_that_ends_during_a_sweep_does_not_end_it(host: Host) -> Non
     """It removes its own folder, while etcd is asked about another one."""
     taken = await host.take(jobs=3, exclusive=True)
     attempt = f"{taken.run.token - 1}-a-1"
-    dead = [Scratch(host.place).private(taken.arg.id, name, attempt) for name in ("0", "1", "2")]
+    dead = [Scratch(host.sidecar_folder).private(taken.arg.id, name, attempt) for name in ("0", "1", "2")]
     first, second, third = sorted(dead)
 
     class Meanwhile(LossyClient):
@@ -148,7 +148,7 @@ async def test_a_job_that_ends_during_a_sweep_does_not_end_it(host: Host) -> Non
             return await super().read_at_once(gets, revision=revision)
 
     other = Meanwhile(host.client.config)
-    assert await sweep_scratch(other, host.place.scratch) == [first, third]
+    assert await sweep_scratch(other, host.sidecar_folder.scratch) == [first, third]
     await other.close()
 
 
@@ -182,11 +182,11 @@ async def test_a_runner_asks_etcd_about_scratch_when_its_spark_is_there(
 
 
 async def test_jobs_in_threads_have_scratch_too(client: LossyClient, tmp_path: Path) -> None:
-    place = SidecarFolder.of(client.config.endpoints, client.config.prefix)
+    sidecar_folder = SidecarFolder.of(client.config.endpoints, client.config.prefix)
     arg = await start_operation(client, "owned", scratching(tmp_path, 2), exclusive=True)
     async with runner(client):
         await eventually(lambda: traces(tmp_path, "holds"))
-        assert len(on_disk(place)) == 1
+        assert len(on_disk(sidecar_folder)) == 1
         (tmp_path / "release").touch()
         assert (await all_done(client, arg))["0"].result == {"from": 0, "found": []}
-        await eventually(lambda: on_disk(place) == [])
+        await eventually(lambda: on_disk(sidecar_folder) == [])

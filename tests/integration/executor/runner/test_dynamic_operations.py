@@ -228,7 +228,7 @@ async def test_a_pause_gives_the_computation_up_and_another_one_follows(dealt: D
     service = dealt.service
     async with under_way(dealt) as operation:
         await service.client.operation(operation.name).pause()
-        await eventually(lambda: attempts(dealt.folder, "told"))
+        await eventually(lambda: attempts(dealt.folder, "notified"))
         dealt.release()
         await eventually(
             lambda: service.client.operation(operation.name).get(), holds=lambda now: not now.runner
@@ -271,7 +271,7 @@ async def test_a_cancellation_in_the_middle_leaves_nothing(dealt: Dealt) -> None
         assert told.startswith("dealing/1 running: 0 of an unknown number of jobs done, run by "), told
         assert await service.findings() == []
         await service.client.operation(operation.name).cancel()
-        await eventually(lambda: attempts(dealt.folder, "told"))
+        await eventually(lambda: attempts(dealt.folder, "notified"))
         dealt.release()
         ended = await service.client.operation(operation.name).wait(timeout_s=90)
         assert ended.state is OperationState.CANCELLED

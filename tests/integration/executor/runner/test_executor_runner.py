@@ -60,7 +60,7 @@ async def test_a_failed_job_is_marked_with_its_code_after_its_clean_up(
         "3": FAILED,
         "4": SUCCESS,
     }
-    assert records["1"].error == "JOB_FAILED: as asked for"
+    assert records["1"].error == "JOB_FAILED: as its argument says"
     assert records["2"].error.startswith("JOB_RESULT_TOO_LARGE: ")
     assert records["3"].error == "JOB_CRASHED: OSError: try 2"
     began = [partition for _, partition, *_ in traces(tmp_path, "began")]

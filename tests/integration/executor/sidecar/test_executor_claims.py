@@ -24,8 +24,8 @@ from support.services.executing import Child, place_in, short_folder, sidecar_pr
 from support.services.leases import LEASE_S
 from support.services.sidecars import Host, connected, task
 from support.services.sidecars import host as host
-from support.services.sidecars import place as place
 from support.services.sidecars import session as session
+from support.services.sidecars import sidecar_folder as sidecar_folder
 from support.waiting import eventually
 
 
@@ -251,7 +251,7 @@ async def test_a_task_that_leaves_its_run_leaves_no_claim(host: Host) -> None:
     taken = await host.take("owned", jobs=1, exclusive=True)
     first, second = (wire.Attach(number, str(taken.arg.id), taken.run.token, True) for number in (1, 2))
     async with host.sidecar():
-        with dial(host.place, host.etcd.to_env()) as connection:
+        with dial(host.sidecar_folder, host.etcd.to_env()) as connection:
             for message in (first, wire.ClaimRequest(3, 1, "0", "a"), wire.Detach(1)):
                 connection.sendall(wire.frame(message))
             for message in (second, wire.ClaimRequest(4, 2, "0", "b")):

@@ -50,8 +50,8 @@ from support.services.executing import (
 from support.services.leases import LEASE_S
 from support.services.sidecars import Host, connected, program, task
 from support.services.sidecars import host as host
-from support.services.sidecars import place as place
 from support.services.sidecars import session as session
+from support.services.sidecars import sidecar_folder as sidecar_folder
 from support.types.work_types import files
 from support.waiting import eventually
 
@@ -97,24 +97,24 @@ async def test_an_error_that_is_no_text_or_longer_than_a_frame_counts(
 
 async def test_one_sidecar_starts_however_many_tasks_come_first(host: Host) -> None:
     with ThreadPoolExecutor(6) as pool:
-        clients = list(pool.map(lambda _: SidecarClient(host.place, host.etcd.to_env()), range(6)))
-    pid = sidecar_pid(host.place)
+        clients = list(pool.map(lambda _: SidecarClient(host.sidecar_folder, host.etcd.to_env()), range(6)))
+    pid = sidecar_pid(host.sidecar_folder)
     assert pid
     for client in clients:
         client.close()
     # It answers before it has said that it started.
-    started = await eventually(lambda: host.place.log.read_text().count("sidecar_started"))
+    started = await eventually(lambda: host.sidecar_folder.log.read_text().count("sidecar_started"))
     assert started == 1
-    assert host.place.folder.stat().st_mode & 0o077 == 0
+    assert host.sidecar_folder.folder.stat().st_mode & 0o077 == 0
 
 
 async def test_a_sidecar_that_tasks_started_ends_when_nobody_is_connected(host: Host) -> None:
     async with host.sidecar(idle_exit_s=1.0) as sidecar:
         with host.connected():
-            assert host.place.socket.exists()
+            assert host.sidecar_folder.socket.exists()
         assert await sidecar.exit_code() == 0
-    assert not host.place.socket.exists()
-    assert not host.place.pid_file.exists()
+    assert not host.sidecar_folder.socket.exists()
+    assert not host.sidecar_folder.pid_file.exists()
 
 
 async def sidecars(client: LossyClient) -> list[MemberRecord]:
@@ -164,8 +164,8 @@ async def test_defects_end_neither_the_lease_of_a_sidecar_nor_its_sweeps(
     fail_once(monkeypatch, scratch_sweep, "sweep_scratch", RuntimeError("no sweep"))
     gone = await start_operation(host.client)
     await host.client.delete(host.client.keyspace.operation(gone.id).state)
-    left = Scratch(host.place).private(gone.id, "0", "1-a-1")
-    stop, sidecar = asyncio.Event(), Sidecar(SidecarConfig(etcd=host.etcd, folder=host.place.folder))
+    left = Scratch(host.sidecar_folder).private(gone.id, "0", "1-a-1")
+    stop, sidecar = asyncio.Event(), Sidecar(SidecarConfig(etcd=host.etcd, folder=host.sidecar_folder.folder))
     serving = asyncio.create_task(sidecar.serve(stop))
     [first] = await eventually(lambda: sidecars(host.client))
     await eventually(lambda: not left.exists())
@@ -192,7 +192,7 @@ async def test_tasks_go_on_when_their_sidecar_is_killed(host: Host) -> None:
             await eventually(lambda: len(host.traces("did")) > 100)
             first.kill()
             summary = await asyncio.wait_for(running, 60)
-            assert sidecar_pid(host.place) not in (0, first.pid)
+            assert sidecar_pid(host.sidecar_folder) not in (0, first.pid)
     assert summary == TaskSummary(won=300)
     assert len(files(host.folder)) == 300
     assert len(await host.records(taken)) == 300
@@ -200,7 +200,7 @@ async def test_tasks_go_on_when_their_sidecar_is_killed(host: Host) -> None:
 
 def service(host: Host) -> Child:
     """``distop sidecar``, as a service manager starts it."""
-    given = ["--folder", str(host.place.folder), "--lease-ttl", str(LEASE_S)]
+    given = ["--folder", str(host.sidecar_folder.folder), "--lease-ttl", str(LEASE_S)]
     return Child(host.etcd, host.folder, "-m", "distop.cli.main", "sidecar", *given)
 
 
@@ -210,12 +210,12 @@ async def test_the_service_takes_over_from_a_sidecar_that_a_task_has_started(hos
     with host.connected() as worker:
         running = task(worker, taken)
         await eventually(lambda: host.traces("holds"))
-        started = sidecar_pid(host.place)
+        started = sidecar_pid(host.sidecar_folder)
         with service(host) as sidecar:
-            await eventually(lambda: sidecar_pid(host.place) == sidecar.pid != started)
+            await eventually(lambda: sidecar_pid(host.sidecar_folder) == sidecar.pid != started)
             host.release()
             assert await asyncio.wait_for(running, 60) == TaskSummary(won=30)
-            assert sidecar_pid(host.place) == sidecar.pid
+            assert sidecar_pid(host.sidecar_folder) == sidecar.pid
             with service(host) as another:
                 assert await another.exit_code() == 0
             sidecar.terminate()
@@ -233,7 +233,7 @@ async def test_a_worker_whose_sidecar_ended_between_tasks_connects_for_the_next_
             first.terminate()
             await first.exit_code()
             await eventually(lambda: not readers())
-            assert not host.place.socket.exists()
+            assert not host.sidecar_folder.socket.exists()
             rest = await asyncio.gather(*(task(worker, taken) for taken in takens[1:]))
             assert rest == [TaskSummary(won=3)] * 2
             assert len(readers()) == 1
@@ -250,14 +250,14 @@ async def test_a_task_starts_no_sidecar_while_the_service_is_about_to_serve(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sidecar_client, "START_TIMEOUT_S", 0.5)
-    lock = take_lock(host.place.service_lock)
+    lock = take_lock(host.sidecar_folder.service_lock)
     assert lock is not None
     with pytest.raises(SidecarUnavailable):
-        SidecarClient(host.place, host.etcd.to_env())
-    assert not host.place.log.exists()
+        SidecarClient(host.sidecar_folder, host.etcd.to_env())
+    assert not host.sidecar_folder.log.exists()
     os.close(lock)
     monkeypatch.undo()
-    SidecarClient(host.place, host.etcd.to_env()).close()
+    SidecarClient(host.sidecar_folder, host.etcd.to_env()).close()
 
 
 async def test_a_sealed_operation_reaches_its_tasks_at_once(host: Host) -> None:
@@ -290,12 +290,13 @@ async def test_a_flood_is_not_read_faster_than_etcd_takes_it(host: Host) -> None
     taken = await host.take(jobs=count)
     async with Proxy(host.etcd.endpoints[0]) as proxy:
         through = replace(host.etcd, endpoints=(proxy.endpoint,), timeout_s=60.0)
-        stop, sidecar = asyncio.Event(), Sidecar(SidecarConfig(etcd=through, folder=host.place.folder))
+        config = SidecarConfig(etcd=through, folder=host.sidecar_folder.folder)
+        stop, sidecar = asyncio.Event(), Sidecar(config)
         serving = asyncio.create_task(sidecar.serve(stop))
-        await eventually(host.place.socket.exists)
+        await eventually(host.sidecar_folder.socket.exists)
         await eventually(lambda: proxy.connections)
         proxy.hold_requests()
-        reader, writer = await asyncio.open_unix_connection(str(host.place.socket))
+        reader, writer = await asyncio.open_unix_connection(str(host.sidecar_folder.socket))
         writer.write(wire.frame(wire.Attach(1, str(taken.arg.id), taken.run.token, False)))
         for start in range(0, count, 100):
             numbers = range(start, start + 100)
@@ -317,8 +318,8 @@ async def test_a_flood_is_not_read_faster_than_etcd_takes_it(host: Host) -> None
 
 async def test_without_etcd_a_sidecar_serves_and_its_tasks_wait(host: Host) -> None:
     unreachable = EtcdConfig(endpoints=("127.0.0.1:1",), prefix=host.etcd.prefix, timeout_s=0.2)
-    with connected(host.place, unreachable):
-        assert host.place.socket.exists()
+    with connected(host.sidecar_folder, unreachable):
+        assert host.sidecar_folder.socket.exists()
 
 
 async def test_a_task_whose_connection_is_lost_for_good_ends(host: Host) -> None:
@@ -340,10 +341,10 @@ async def test_a_sidecar_that_cannot_start_is_reported(host: Host) -> None:
     """Nor is one started in a folder that others may write to."""
     broken = {**host.etcd.to_env(), "DISTOP_ETCD": "nonsense"}
     with pytest.raises(SidecarUnavailable, match="no sidecar answers"):
-        SidecarClient(host.place, broken)
-    host.place.folder.chmod(0o755)
+        SidecarClient(host.sidecar_folder, broken)
+    host.sidecar_folder.folder.chmod(0o755)
     with pytest.raises(Exception, match="this user alone"):
-        SidecarClient(host.place, host.etcd.to_env())
+        SidecarClient(host.sidecar_folder, host.etcd.to_env())
 
 
 async def test_a_sidecar_that_accepts_no_connection_is_reported(
@@ -352,14 +353,14 @@ async def test_a_sidecar_that_accepts_no_connection_is_reported(
     """It was halted, and its queue is full of those that have given up."""
     monkeypatch.setattr(sidecar_client, "SEND_TIMEOUT_S", 1)
     monkeypatch.setattr(sidecar_client, "START_TIMEOUT_S", 0.5)
-    lock = take_lock(host.place.serving_lock)
+    lock = take_lock(host.sidecar_folder.serving_lock)
     assert lock is not None
     with os.fdopen(lock), socket.socket(socket.AF_UNIX) as halted:
-        halted.bind(str(host.place.socket))
+        halted.bind(str(host.sidecar_folder.socket))
         halted.listen(0)
         with socket.socket(socket.AF_UNIX) as waiting:
-            waiting.connect(str(host.place.socket))
-            dialled = asyncio.to_thread(SidecarClient, host.place, host.etcd.to_env())
+            waiting.connect(str(host.sidecar_folder.socket))
+            dialled = asyncio.to_thread(SidecarClient, host.sidecar_folder, host.etcd.to_env())
             with pytest.raises(SidecarUnavailable, match="no sidecar answers"):
                 await asyncio.wait_for(dialled, 60)
 
@@ -372,7 +373,7 @@ async def test_a_sidecar_does_not_need_the_folder_that_its_task_has_python_in(
     link.symlink_to(sys.prefix)
     monkeypatch.setattr(sys, "executable", str(link / "bin" / "python"))
     with host.connected():
-        assert not program(sidecar_pid(host.place)).startswith(str(host.folder))
+        assert not program(sidecar_pid(host.sidecar_folder)).startswith(str(host.folder))
 
 
 async def test_all_jobs_of_a_worker_process_are_marked(host: Host) -> None:
@@ -389,11 +390,11 @@ async def test_a_sidecar_that_a_task_starts_reads_its_password_itself(prefix: st
         enable_users(etcd, user="worker", password="secret", prefix=f"{prefix}.")
         known = EtcdConfig(endpoints=(etcd.endpoint,), prefix=prefix, user="worker").to_env()
         config = EtcdConfig.from_env({**known, "DISTOP_ETCD_PASSWORD_FILE": str(tmp_path / "password")})
-        client, place = LossyClient(config), place_in(folder, config)
-        worker = SidecarClient(place, config.to_public_env())
+        client, sidecar_folder = LossyClient(config), place_in(folder, config)
+        worker = SidecarClient(sidecar_folder, config.to_public_env())
         await eventually(lambda: sidecars(client))
         worker.close()
-        os.kill(sidecar_pid(place), signal.SIGKILL)
+        os.kill(sidecar_pid(sidecar_folder), signal.SIGKILL)
         await client.close()
 
 

@@ -20,9 +20,9 @@ from support.etcd.lossy import Fault, LossyClient
 from support.services.executing import all_done, executor_process, runner, set_state, start_operation
 from support.services.sidecars import Host, Runs, task
 from support.services.sidecars import host as host
-from support.services.sidecars import place as place
 from support.services.sidecars import runs as runs
 from support.services.sidecars import session as session
+from support.services.sidecars import sidecar_folder as sidecar_folder
 from support.types.work_types import traces
 from support.waiting import eventually
 

@@ -245,7 +245,7 @@ def test_many_files_stand_in_lists(world: World) -> None:
     lists = {"lists": ["0 🦆.jsonl", "1 🦆.jsonl"], "folder": f"{world.url}/lists"}
     commit_of(world, **lists).execute(operation(world))
     assert ids(world) == [0, 1, 2, 3]
-    world.place("lists/1 🦆.jsonl").remove()
+    world.stored("lists/1 🦆.jsonl").remove()
     with pytest.raises(StepSourceMissing, match="is gone"):
         commit_of(world, **lists).execute(operation(world, 2))
     world.write("lists/1 🦆.jsonl", b'{"path": 1}')

@@ -66,8 +66,8 @@ def test_a_lookup_opens_the_files_that_hold_the_key(world: Indexing) -> None:
     assert (facts["files"], facts["parts"], facts["leftOut"]) == (6, 3, 0)
     narrowed = world.narrowed("id", 34)
     assert list(narrowed) == [world.table.data_files()[3]]
-    assert world.found("id", 34) == [{"id": 34, "kind": "k1"}]
-    assert sorted(row["id"] for row in world.found("id", 34, 5, 999)) == [5, 34]
+    assert world.rows_with("id", 34) == [{"id": 34, "kind": "k1"}]
+    assert sorted(row["id"] for row in world.rows_with("id", 34, 5, 999)) == [5, 34]
     assert world.narrowed("id", 999) == {}
 
 
@@ -77,10 +77,10 @@ def test_an_index_serves_older_snapshots_and_those_of_a_table_that_was_overwritt
     world.table.publish(world.table.staged([rows(100, 10)]), IcebergOverwrite())
     world.table.publish(world.table.staged([rows(0, 10)]))
     world.build("id")
-    assert world.found("id", 5, snapshot=old) == [{"id": 5, "kind": "k2"}]
-    assert world.found("id", 15) == []
-    assert len(world.found("id", 105)) == 1
-    assert len(world.found("id", 5)) == 1
+    assert world.rows_with("id", 5, snapshot=old) == [{"id": 5, "kind": "k2"}]
+    assert world.rows_with("id", 15) == []
+    assert len(world.rows_with("id", 105)) == 1
+    assert len(world.rows_with("id", 5)) == 1
 
 
 def test_a_column_without_an_index_is_scanned(world: Indexing) -> None:
@@ -97,7 +97,7 @@ def test_files_whose_part_of_an_index_cannot_be_read_are_scanned(world: Indexing
     for path in paths:
         path.write_bytes(b'{"layout": 99}' if suffix == "json" else path.read_bytes()[:40])
     index_lookup._manifests.clear()
-    assert world.look("id", 34) is None if suffix == "json" else world.found("id", 34)
+    assert world.look("id", 34) is None if suffix == "json" else world.rows_with("id", 34)
     index_lookup._manifests.clear()
     for path in paths:
         path.unlink()
@@ -105,7 +105,7 @@ def test_files_whose_part_of_an_index_cannot_be_read_are_scanned(world: Indexing
         assert world.look("id", 34) is None
         return
     narrowed = world.narrowed("id", 34)
-    assert world.found("id", 34) == [{"id": 34, "kind": "k1"}]
+    assert world.rows_with("id", 34) == [{"id": 34, "kind": "k1"}]
     assert len(narrowed) == 3, "those of the part that is gone"
 
 
@@ -131,7 +131,7 @@ def test_a_lookup_finds_what_a_scan_finds(tmp_path: Path, name: str) -> None:
     world.build("v", files_per_job=4)
     for value in values:
         count = column.to_pylist().count(value)
-        assert len(world.found("v", value)) == len(world.scanned("v", value)) == count
+        assert len(world.rows_with("v", value)) == len(world.scanned("v", value)) == count
 
 
 def test_times_in_int96_are_found_in_any_year(tmp_path: Path) -> None:
@@ -193,12 +193,12 @@ def test_a_second_build_indexes_only_what_is_new(world: Indexing) -> None:
     assert len(before) == 3, "files that are newer are always opened"
     facts = world.build("id")
     assert (facts["newFiles"], facts["files"], facts["parts"]) == (2, 8, 2)
-    assert len(world.found("id", 5, 505, 605)) == 3
+    assert len(world.rows_with("id", 5, 505, 605)) == 3
     again = world.build("id")
     assert (again["newFiles"], again["files"], again["parts"]) == (0, 8, 2)
     full = world.build("id", full=True)
     assert (full["newFiles"], full["files"], full["parts"]) == (8, 8, 1)
-    assert len(world.found("id", 5, 505, 605)) == 3
+    assert len(world.rows_with("id", 5, 505, 605)) == 3
 
 
 def test_files_that_left_the_table_leave_the_index(world: Indexing) -> None:
@@ -218,7 +218,7 @@ def test_many_small_parts_become_one(tmp_path: Path) -> None:
     facts = built.finish()
     assert (facts["parts"], facts["files"], facts["entries"]) == (1, MERGE_ABOVE + 3, (MERGE_ABOVE + 3) * 10)
     for key in (0, 57, 179, 505):
-        assert len(world.found("id", key)) == 1
+        assert len(world.rows_with("id", key)) == 1
     assert len(index_files(world.table)) == 2
     assert world.start("id").arg.partition_count == 0
 
@@ -266,7 +266,7 @@ def test_parts_that_an_index_has_replaced_are_removed_and_nothing_else(world: In
     assert not before & after
     assert len(after) == 2
     assert built.sweep(facts) == 0
-    assert len(world.found("id", 5, 505)) == 2
+    assert len(world.rows_with("id", 5, 505)) == 2
 
 
 def test_a_build_that_is_aborted_leaves_nothing_and_the_index_as_it_was(world: Indexing) -> None:
@@ -276,7 +276,7 @@ def test_a_build_that_is_aborted_leaves_nothing_and_the_index_as_it_was(world: I
     built = world.start("id", full=True).run()
     assert built.sweep({}, "cancelled") > 0
     assert index_files(world.table) == before
-    assert len(world.found("id", 5)) == 1
+    assert len(world.rows_with("id", 5)) == 1
 
 
 def test_maintenance_leaves_indexes_alone_and_indexes_bear_it(tmp_path: Path) -> None:
@@ -290,10 +290,10 @@ def test_maintenance_leaves_indexes_alone_and_indexes_bear_it(tmp_path: Path) ->
     Run.of(world.table, ExpireSnapshots(), older_than="0s").finish()
     Run.of(world.table, RemoveOrphans(), older_than="1d", dry_run=False).finish()
     assert index_files(world.table) == before
-    assert world.found("id", 105) == [{"id": 105, "kind": "k0"}]
-    assert world.found("id", 5) == []
+    assert world.rows_with("id", 105) == [{"id": 105, "kind": "k0"}]
+    assert world.rows_with("id", 5) == []
     assert world.build("id")["files"] == 1
-    assert world.found("id", 105) == [{"id": 105, "kind": "k0"}]
+    assert world.rows_with("id", 105) == [{"id": 105, "kind": "k0"}]
 
 
 def test_a_sweep_that_comes_after_the_next_build_removes_no_part(world: Indexing) -> None:
@@ -304,7 +304,7 @@ def test_a_sweep_that_comes_after_the_next_build_removes_no_part(world: Indexing
     assert any(name.endswith(".run") for name in index_files(world.table))
     first.sweep(facts)
     assert not any(name.endswith(".run") for name in index_files(world.table))
-    assert len(world.found("id", 5, 505)) == 2
+    assert len(world.rows_with("id", 5, 505)) == 2
     assert len(world.narrowed("id", 5)) == 1
 
 
@@ -351,7 +351,7 @@ def test_a_checkpoint_stays_small_however_often_a_job_is_killed(
     built.attempt("0")
     assert opened == world.table.data_files()
     assert built.finish()["entries"] == 400
-    assert len(world.found("id", 5, 35, 395)) == 3
+    assert len(world.rows_with("id", 5, 35, 395)) == 3
 
 
 def test_a_job_whose_runs_are_gone_begins_again(world: Indexing) -> None:
@@ -375,7 +375,7 @@ def test_keys_beyond_memory_are_written_in_runs(tmp_path: Path, monkeypatch: pyt
     world = table_of(tmp_path, pa.array(values), per_file=100)
     facts = world.build("v")
     assert facts["entries"] == 200
-    assert len(world.found("v", 17)) == 8
+    assert len(world.rows_with("v", 17)) == 8
 
 
 def test_files_that_cannot_be_indexed_are_left_out_and_opened(world: Indexing) -> None:
@@ -429,7 +429,7 @@ def test_a_table_of_no_files_has_an_index_of_no_parts(tmp_path: Path) -> None:
     built = world.start("id")
     assert built.arg.partition_count == 0
     assert built.finish()["files"] == 0
-    assert world.found("id", 1) == []
+    assert world.rows_with("id", 1) == []
 
 
 def test_the_plan_and_what_jobs_report_stay_small(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The ways into a table that need no Spark. Each takes all values of a type in one operation."""
+"""The writers that need no Spark. Each writes all values of a type in one operation."""
 
 import json
 import re
@@ -15,29 +15,29 @@ from truth.installation import PATIENCE_S, Installation, table_of
 from truth.values import AVRO, CSV, FILES, JSON, KAFKA, PARQUET, Kind
 
 Refusals = dict[int, str]
-"""Why rows are not in the table, by their ids."""
+"""Why rows are not in the table, by the ids of the rows."""
 
 
 @dataclass(frozen=True)
 class Started:
-    """An operation that was started, or was not."""
+    """The values of one operation, with its name, or with the refusal of its start."""
 
     cases: Cases
     operation: str = ""
     refusal: str = ""
 
 
-Door = Callable[[Kind, Cases], Iterator[Started]]
+Writer = Callable[[Kind, Cases], Iterator[Started]]
 
 
-class FileDoors:
-    """Files, and a topic. Bad rows go to the quarantine; a refusal is all that stands there of a row."""
+class FileWriters:
+    """Files, and a topic. Bad rows go to the quarantine; the refusal of a row is its entry there."""
 
     names = FILES
 
     def __init__(self, installation: Installation, brokers: Brokers) -> None:
         self._installation, self._brokers = installation, brokers
-        self._doors: dict[str, Door] = {
+        self._writers: dict[str, Writer] = {
             CSV: self._csv,
             JSON: self._json,
             KAFKA: self._kafka,
@@ -45,9 +45,9 @@ class FileDoors:
             AVRO: self._avro,
         }
 
-    def send(self, kind: Kind, door: str, cases: Cases) -> Iterator[Started]:
+    def send(self, kind: Kind, writer: str, cases: Cases) -> Iterator[Started]:
         """Start an operation, or one for each type that a file has."""
-        return self._doors[door](kind, cases)
+        return self._writers[writer](kind, cases)
 
     def _csv(self, kind: Kind, cases: Cases) -> Iterator[Started]:
         path = self._file(kind, cases, "csv")
@@ -92,7 +92,7 @@ class FileDoors:
         try:
             started = self._installation.client.start(table_of(kind), "ingest", given, object=name)
         except DistopError as error:
-            return Started(cases, refusal=told(error))
+            return Started(cases, refusal=described(error))
         return Started(cases, started.name)
 
     def ended(self, started: Started) -> Refusals:
@@ -111,11 +111,11 @@ class FileDoors:
         for path in folder.glob("*.jsonl"):
             for line in path.read_text().splitlines():
                 entry = json.loads(line)
-                found = re.search(r"\d+", entry["raw"])
-                assert found, entry
-                yield int(found[0]), f"BAD_ROW: {entry['reason']}; raw: {entry['raw']}"
+                match = re.search(r"\d+", entry["raw"])
+                assert match, entry
+                yield int(match[0]), f"BAD_ROW: {entry['reason']}; raw: {entry['raw']}"
 
 
-def told(error: BaseException) -> str:
+def described(error: BaseException) -> str:
     """An error with its code, as a program sees it."""
     return f"{getattr(error, 'code', type(error).__name__)}: {getattr(error, 'message', error)}"

@@ -24,10 +24,10 @@ def request_of(method: str, name: str = "", /, **fields: Any) -> Any:
     return GetMessageClass(METHODS[method].input_type)(**fields)
 
 
-async def told(
+async def refusal(
     channel: grpc.aio.Channel, method: str, request: Any, token: str = "", timeout_s: float | None = 10
 ) -> DistopError | None:
-    """How a call is refused; ``None``: it is not. Of a stream, the first message counts."""
+    """The error that a call is refused with, or ``None``. Of a stream, only the first message is read."""
     kind = METHODS[method]
     reply = GetMessageClass(kind.output_type)
     metadata = (("authorization", f"Bearer {token}"),) if token else ()

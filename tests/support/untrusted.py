@@ -1,4 +1,4 @@
-"""What strangers send: texts, JSON, messages of gRPC and bytes that are nearly what is wanted."""
+"""What untrusted callers send: texts, JSON, messages of gRPC and bytes that are nearly valid."""
 
 import json
 from typing import Any
@@ -44,7 +44,7 @@ NAMES = (
     "[]",
     '["t", "t"]',
 )
-"""Names, and what is taken for one."""
+"""Names, and texts that a caller may send as one."""
 
 texts = st.one_of(st.sampled_from(NAMES), st.text(max_size=40))
 
