@@ -40,6 +40,7 @@ from distop.sources.quarantine import Quarantined
 from distop.spark_jobs.ingest.argument import IngestArgument, check_format_options, csv_options
 from distop.spark_jobs.ingest.plan import Extent, FileEntry, IngestPlan, check_count, cut_into_splits
 from distop.spark_jobs.ingest.watermarks import (
+    ChosenFiles,
     by_folder,
     first_files,
     lengths_of_paths,
@@ -113,32 +114,46 @@ class PathSample:
         return CsvSample(heads, CsvOptions(multiline=True))
 
 
-@dataclass(frozen=True, kw_only=True)
-class FilesSource:
-    """The files of an ingest, fixed at its start."""
+@dataclass(frozen=True)
+class Reading:
+    """As what the files of an ingest are read."""
 
-    listing: FoundSource
-    moves: dict[str, dict[str, WatermarkMove]]
-    """The watermarks that the ingest moves, with the jobs that each depends on if it may fail in part."""
-    skipped: int
-    """How many files were ingested before."""
-    remaining: int
-    """How many new files are left to a later ingest."""
     format: Format
     csv: CsvOptions
+    files: list[OpenFile]
+    sample: Sample
+    """The sample of the files, with the columns that their folders name."""
+    path_values: Mapping[str, Sequence[str | None]]
+    """Column -> its different values, of the columns that only the folders name."""
+    direct: list[str]
+    """Those of them that are written to the table."""
+    warnings: list[str]
+    """Signs that the files were misinterpreted."""
+
+
+@dataclass(frozen=True)
+class Splits:
+    """In which splits the files of an ingest are read."""
+
     entries: list[FileEntry]
     cuts: list[int]
     """Where jobs begin, as in :class:`~distop.spark_jobs.ingest.plan.IngestPlan`."""
-    sample: Sample
-    """The sample of the files, with the columns that their folders name."""
-    direct: list[str]
-    """Columns to write whose values the folders name."""
-    warnings: list[str]
+    moves: dict[str, dict[str, WatermarkMove]]
+    """The watermarks that the ingest moves, with the jobs that each depends on if it may fail in part."""
+
+
+@dataclass(frozen=True)
+class FilesSource:
+    """The files of an ingest, fixed at its start."""
+
+    chosen: ChosenFiles
+    reading: Reading
+    splits: Splits
 
     @property
     def size(self) -> int:
         """Bytes of all files."""
-        return sum(file.size for file in self.listing.files)
+        return sum(file.size for file in self.chosen.listing.files)
 
 
 @dataclass(frozen=True)
@@ -157,7 +172,7 @@ def find_source(
     in_part: bool,
     replayed: Quarantined | None,
 ) -> FilesSource | NothingNew:
-    """The source of an ingest from files.
+    """The source of an ingest from files: which are read, as what, and in which splits.
 
     Parameters
     ----------
@@ -177,14 +192,22 @@ def find_source(
         listing = kept.source()
     else:
         listing = find_files(argument.path_list(), most=MAX_FILES if argument.new_only else MAX_PATHS)
-    skipped = remaining = 0
+    chosen = _choose(request, argument, listing, replayed)
+    if not chosen.listing.files:
+        return NothingNew(chosen.skipped)
+    given = request.argument if replayed is None else {}  # a replay has the options of its first ingest
+    reading = _read(argument, given, chosen.listing, table, kept)
+    return FilesSource(chosen, reading, _split(argument, chosen, reading, in_part=in_part))
+
+
+def _choose(
+    request: PlanRequest, argument: IngestArgument, listing: FoundSource, replayed: Quarantined | None
+) -> ChosenFiles:
+    """Which of the listed files are read, by the watermarks; none are only with ``new_only``."""
     if argument.new_only:
-        new = new_files(listing, request.watermarks, argument.source)
-        listing, moves, skipped, remaining = new.listing, new.moves, new.skipped, new.remaining
-        if not listing.files:
-            return NothingNew(skipped)
+        chosen = new_files(listing, request.watermarks, argument.source)
     elif replayed is not None:
-        moves = replayed.moves(request.watermarks, again=argument.reingest)
+        chosen = ChosenFiles(listing, replayed.moves(request.watermarks, again=argument.reingest))
     else:
         moves = watermark_moves(
             listing,
@@ -193,17 +216,37 @@ def find_source(
             values=argument.watermark,
             reingest=argument.reingest or argument.replaces is not None,
         )
+        chosen = ChosenFiles(listing, moves)
     check_count(
-        sum(file.size for file in listing.files),
+        sum(file.size for file in chosen.listing.files),
         argument.split_bytes,
         "bytes",
         field="split_bytes",
         less="name fewer paths in one operation",
     )
+    return chosen
+
+
+def _read(
+    argument: IngestArgument,
+    given: Mapping[str, Any],
+    listing: FoundSource,
+    table: Layout | None,
+    kept: Quarantined | None,
+) -> Reading:
+    """As what files are read, shown by a sample of them.
+
+    Parameters
+    ----------
+    given:
+        Fields that must suit the format.
+    kept:
+        The quarantined rows, if they are the files.
+    """
     file_format = _format_of(argument, listing)
-    if replayed is None:
-        check_format_options(request.argument, file_format)
-    options = _csv_options(argument, listing)
+    check_format_options(given, file_format)
+    tabs = all(_endings(file.path)[0] == ".tsv" for file in listing.files)
+    options = csv_options(argument, "\t" if tabs else ",")
     open_file = partial(OpenFile.at, listing.url) if kept is None else kept.open
     files = [open_file(file.path) for file in listing.files]
     sample: Sample
@@ -212,30 +255,27 @@ def find_source(
     else:
         sample = take_sample(file_format, files, options, check_newlines=argument.multiline is None)
     warnings = [*_warnings(argument, sample, table), *unread_columns(argument, listing, sample, table)]
-    sample, direct = with_path_columns(argument, listing, sample, table)
-    extents = _extents(listing, files, file_format, options, argument.split_bytes)
+    values, direct = path_columns(argument, listing, sample, table)
+    if values:
+        sample = PathSample(sample, values)
+    return Reading(file_format, options, files, sample, values, direct, warnings)
+
+
+def _split(argument: IngestArgument, chosen: ChosenFiles, reading: Reading, *, in_part: bool) -> Splits:
+    """In which splits files are read, and which of them each watermark depends on."""
+    listing, moves = chosen.listing, chosen.moves
+    extents = _extents(listing, reading, argument.split_bytes)
     cuts = cut_into_splits(extents, argument.split_bytes, first_files(listing) if in_part else ())
     if in_part:
         lengths = lengths_of_paths(listing, extents)
         moves = {source: with_jobs(paths, lengths, cuts) for source, paths in moves.items()}
     if argument.new_only and argument.source is None:
         moves = by_folder(moves)
-    return FilesSource(
-        listing=listing,
-        moves=moves,
-        skipped=skipped,
-        remaining=remaining,
-        format=file_format,
-        csv=options,
-        entries=[
-            FileEntry(file.path, file.size, file.version, None if extent.blocks is None else extent.units)
-            for file, extent in zip(listing.files, extents, strict=True)
-        ],
-        cuts=cuts,
-        sample=sample,
-        direct=direct,
-        warnings=warnings,
-    )
+    entries = [
+        FileEntry(file.path, file.size, file.version, None if extent.blocks is None else extent.units)
+        for file, extent in zip(listing.files, extents, strict=True)
+    ]
+    return Splits(entries, cuts, moves)
 
 
 def path_values(source: FoundSource) -> dict[str, list[str | None]]:
@@ -262,10 +302,10 @@ def path_values(source: FoundSource) -> dict[str, list[str | None]]:
     return {name: list(texts) for name, texts in values.items()}
 
 
-def with_path_columns(
+def path_columns(
     argument: IngestArgument, source: FoundSource, sample: Sample, table: Layout | None
-) -> tuple[Sample, list[str]]:
-    """If the option says so: the sample with the columns that only the folders name, and which of those are
+) -> tuple[Mapping[str, Sequence[str | None]], list[str]]:
+    """If the option says so: the columns that only the folders name, with their values, and which are
     written.
 
     Raises
@@ -276,11 +316,11 @@ def with_path_columns(
     there = set(sample.all_names)
     if not argument.partition_columns_from_path:
         _refuse_lost(argument, source, there, table)
-        return sample, []
+        return {}, []
     values = {name: texts for name, texts in path_values(source).items() if name not in there}
     known = table.schema.column_names if table is not None and argument.on_new_columns == "ignore" else values
     written = [name for name in values if name in (known if argument.columns is None else argument.columns)]
-    return PathSample(sample, values), written
+    return values, written
 
 
 def _refuse_lost(
@@ -311,23 +351,20 @@ def unread_columns(
     return [f"the folders name {', '.join(sorted(named))}: {FLAG} makes columns of these"] if named else []
 
 
-def path_columns_of(sample: Sample, columns: Mapping[str, Any]) -> list[str]:
-    """Those of the columns to read, as an Iceberg schema, that only the folders name."""
-    read = {column["name"] for column in columns["fields"]}
-    return [name for name in sample.values if name in read] if isinstance(sample, PathSample) else []
-
-
-def check_path_values(sample: Sample, plan: IngestPlan) -> None:
+def check_path_values(values: Mapping[str, Sequence[str | None]], plan: IngestPlan) -> None:
     """Check that all values fit the types of their columns.
+
+    Parameters
+    ----------
+    values:
+        Column -> the different values that the folders name.
 
     Raises
     ------
     InvalidArgument
         Names the column and the value; or nothing is left to read from the files.
     """
-    if not isinstance(sample, PathSample) or not plan.path_columns:
-        return
-    if not plan.wanted.schema.names:
+    if plan.path_columns and not plan.wanted.schema.names:
         raise invalid(
             "columns", "only folders name these columns, and files have rows", "name one of the files"
         )
@@ -336,7 +373,7 @@ def check_path_values(sample: Sample, plan: IngestPlan) -> None:
         if not convertible(pa.large_string(), dtype):
             raise invalid(OPTION, f"column {name!r}: the name of a folder cannot be a {dtype}", column=name)
         try:
-            _typed(sample.values[name], dtype, name)
+            _typed(values[name], dtype, name)
         except Unconvertible as error:
             raise invalid(
                 OPTION,
@@ -420,19 +457,12 @@ def _format_of(argument: IngestArgument, source: FoundSource) -> Format:
     return next(iter(formats))
 
 
-def _csv_options(argument: IngestArgument, source: FoundSource) -> CsvOptions:
-    tabs = all(_endings(file.path)[0] == ".tsv" for file in source.files)
-    return csv_options(argument, "\t" if tabs else ",")
-
-
-def _extents(
-    source: FoundSource, files: list[OpenFile], file_format: Format, options: CsvOptions, split_bytes: int
-) -> list[Extent]:
+def _extents(source: FoundSource, reading: Reading, split_bytes: int) -> list[Extent]:
     """How each file may be split."""
     whole = [Extent(file.size, (file.size,)) for file in source.files]
-    if file_format == "parquet":
-        return _parquet_extents(whole, files, split_bytes)
-    if file_format == "csv" and (options.multiline or options.encoding):
+    if reading.format == "parquet":
+        return _parquet_extents(whole, reading.files, split_bytes)
+    if reading.format == "csv" and (reading.csv.multiline or reading.csv.encoding):
         return whole
     return [
         extent if _endings(file.path)[1] else Extent(file.size)

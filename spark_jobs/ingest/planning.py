@@ -9,7 +9,7 @@ start.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -47,7 +47,6 @@ from distop.spark_jobs.ingest.files import (
     NothingNew,
     check_path_values,
     find_source,
-    path_columns_of,
 )
 from distop.spark_jobs.ingest.plan import (
     Extent,
@@ -223,6 +222,41 @@ MAX_MERGED_BYTES = 256 << 20
 
 def plan_ingest(request: PlanRequest) -> Plan:
     """What an ingest does; raises as ``Ingest.plan``."""
+    checked = _checked(request)
+    if isinstance(checked, Plan):
+        return checked
+    request, argument = checked.request, checked.argument
+    if argument.kafka is not None:
+        kafka = parse_kafka(argument.kafka)
+        return plan_topic(request, argument, kafka, checked.table, in_part=checked.in_part)
+    markers = marker_versions(argument.markers)
+    with while_complete(markers):
+        in_part, replayed = checked.in_part and not checked.replayed, checked.replayed
+        source = find_source(request, argument, checked.table, in_part=in_part, replayed=replayed)
+        if isinstance(source, NothingNew):
+            branch, skipped = argument.branch or "", source.skipped
+            return Plan(argument=unchanged(request, "append", NOTHING, branch=branch, filesSkipped=skipped))
+        return _plan_files(checked, source, markers)
+
+
+@dataclass(frozen=True)
+class _Checked:
+    """What to ingest, checked against the table."""
+
+    request: PlanRequest
+    """On the branch, if the ingest writes to one."""
+    argument: IngestArgument
+    table: Layout | None
+    """The table's layout; ``None``: it has none yet."""
+    in_part: bool
+    """Whether the successful part is published although other jobs fail."""
+    replayed: Quarantined | None
+    """The quarantined rows that are ingested again."""
+
+
+def _checked(request: PlanRequest) -> _Checked | Plan:
+    """The argument of an ingest, as far as it can be checked before the source is read; or its plan, if there
+    is nothing to do."""
     if request.partitions is not None:
         raise invalid("partitions", "ingest makes its own partitions", "choose what to ingest by its paths")
     replayed = None
@@ -231,7 +265,8 @@ def plan_ingest(request: PlanRequest) -> Plan:
         request = replace(request, argument={**_as_before(replayed, request), **request.argument})
     argument = parse_argument(request.argument)
     check_target(request, argument)
-    request = on_branch(request, argument)
+    if argument.branch is not None:
+        request = on_branch(request, argument.branch, argument.mode)
     if argument.replaces is not None:
         check_replaced(request, argument.replaces)
     in_part = may_fail_in_part(argument, request.options)
@@ -240,15 +275,7 @@ def plan_ingest(request: PlanRequest) -> Plan:
     table = table_layout(request)
     if argument.mode == "merge" and table is not None:
         check_merge(argument.keys, argument.order_by, table.schema)
-    if argument.kafka is not None:
-        return plan_topic(request, argument, parse_kafka(argument.kafka), table, in_part=in_part)
-    markers = marker_versions(argument.markers)
-    with while_complete(markers):
-        source = find_source(request, argument, table, in_part=in_part and not replayed, replayed=replayed)
-        if isinstance(source, NothingNew):
-            branch, skipped = argument.branch or "", source.skipped
-            return Plan(argument=unchanged(request, "append", NOTHING, branch=branch, filesSkipped=skipped))
-        return _plan_files(request, argument, source, table, markers, replayed)
+    return _Checked(request, argument, table, in_part, replayed)
 
 
 def _as_before(replayed: Quarantined, request: PlanRequest) -> dict[str, Any]:
@@ -260,39 +287,37 @@ def _as_before(replayed: Quarantined, request: PlanRequest) -> dict[str, Any]:
     return {name: value for name, value in before.items() if name != "format"}
 
 
-def _plan_files(
-    request: PlanRequest,
-    argument: IngestArgument,
-    source: FilesSource,
-    table: Layout | None,
-    markers: dict[str, str],
-    replayed: Quarantined | None,
-) -> Plan:
-    target = target_of(request, argument, source.format, source.sample, table, direct=source.direct)
+def _plan_files(checked: _Checked, source: FilesSource, markers: dict[str, str]) -> Plan:
+    request, argument, replayed = checked.request, checked.argument, checked.replayed
+    chosen, reading, splits = source.chosen, source.reading, source.splits
+    target = target_of(
+        request, argument, reading.format, reading.sample, checked.table, direct=reading.direct
+    )
     if argument.mode == "merge":
         _check_size(source.size)
-    merge, jobs = merge_of(request, argument, target, len(source.cuts) - 1)
+    merge, jobs = merge_of(request, argument, target, len(splits.cuts) - 1)
+    read = {column["name"] for column in target["columns"]["fields"]}
     plan = IngestPlan(
-        format=source.format,
-        csv=source.csv,
-        folder=source.listing.url,
-        files=source.entries,
+        format=reading.format,
+        csv=reading.csv,
+        folder=chosen.listing.url,
+        files=splits.entries,
         replay_of="" if replayed is None else replayed.listed.operation,
         quarantined=replayed is not None and not argument.path_list(),
         markers=markers,
-        cuts=source.cuts,
+        cuts=splits.cuts,
         replaces=argument.replaces or "",
-        files_skipped=source.skipped,
-        files_remaining=source.remaining,
-        warnings=source.warnings,
+        files_skipped=chosen.skipped,
+        files_remaining=chosen.remaining,
+        warnings=reading.warnings,
         merge=merge,
-        path_columns=path_columns_of(source.sample, target["columns"]),
+        path_columns=[name for name in reading.path_values if name in read],
         **target,
     )
-    check_path_values(source.sample, plan)
+    check_path_values(reading.path_values, plan)
     if plan.transform is not None:
-        return plan.to_plan(dynamic=True, watermarks=source.moves)
-    return plan.to_plan(partition_count=jobs, watermarks=source.moves)
+        return plan.to_plan(dynamic=True, watermarks=splits.moves)
+    return plan.to_plan(partition_count=jobs, watermarks=splits.moves)
 
 
 def _check_size(size: int) -> None:

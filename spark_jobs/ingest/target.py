@@ -430,8 +430,8 @@ def check_replaced(request: PlanRequest, operation: str) -> None:
     added_by(file, operation)
 
 
-def on_branch(request: PlanRequest, argument: IngestArgument) -> PlanRequest:
-    """The base of an ingest: the snapshot and the watermarks of its branch, if it writes to one.
+def on_branch(request: PlanRequest, branch: str, mode: str) -> PlanRequest:
+    """The base of an ingest that writes to a branch: the branch's snapshot and watermarks.
 
     Raises
     ------
@@ -441,18 +441,16 @@ def on_branch(request: PlanRequest, argument: IngestArgument) -> PlanRequest:
         Another operation has ingested a source of the branch into the table: the branch can no longer be
         published.
     """
-    if argument.branch is None:
-        return request
-    check_branch_name(argument.branch)
+    check_branch_name(branch)
     if request.table.format != "iceberg":
         raise invalid("branch", f"tables of the format {request.table.format} have no branches")
-    if argument.mode not in BRANCH_MODES:
-        raise invalid("branch", f"--mode {argument.mode} depends on the table itself, not on a branch")
+    if mode not in BRANCH_MODES:
+        raise invalid("branch", f"--mode {mode} depends on the table itself, not on a branch")
     head, file = request.head, present_file(request)
     if head is None or file is None:
         return request
-    ref = file.metadata.refs.get(argument.branch)
-    marks = unpublished(file, argument.branch).watermarks(request.watermarks)
+    ref = file.metadata.refs.get(branch)
+    marks = unpublished(file, branch).watermarks(request.watermarks)
     at = head.snapshot_id if ref is None else ref.snapshot_id
     return replace(request, head=msgspec.structs.replace(head, snapshot_id=at), watermarks=marks)
 

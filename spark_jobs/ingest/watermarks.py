@@ -162,13 +162,13 @@ MAX_RECORDED_BYTES = 1_200_000
 
 
 @dataclass(frozen=True, slots=True)
-class NewFiles:
-    """What is left of a source.
+class ChosenFiles:
+    """The files of a source that one ingest reads.
 
     Parameters
     ----------
     listing:
-        The new files, each a path of its own: by name, the first that one operation can record.
+        The files. New ones are each a path of its own: by name, the first that one operation can record.
     moves:
         As those of :func:`.watermarks.watermark_moves`.
     skipped:
@@ -179,13 +179,13 @@ class NewFiles:
 
     listing: FoundSource
     moves: dict[str, dict[str, WatermarkMove]]
-    skipped: int
-    remaining: int
+    skipped: int = 0
+    remaining: int = 0
 
 
 def new_files(
     listed: FoundSource, watermarks: Mapping[str, Mapping[str, str]], source: str | None = None
-) -> NewFiles:
+) -> ChosenFiles:
     """Exclude what was ingested before: files that have a watermark, and those that are not newer than the
     watermark of a folder that contains them.
 
@@ -218,7 +218,7 @@ def new_files(
     new = [file for file in listed.files if not _ingested(name, file, around(file))]
     moves = _first_moves(source, listed.url, sorted(new, key=lambda file: file.path))
     taken = {file.path: [file] for file in new if file.path in moves}
-    return NewFiles(
+    return ChosenFiles(
         FoundSource(listed.url, dict(sorted(taken.items()))),
         {name: moves},
         skipped=len(listed.files) - len(new),
