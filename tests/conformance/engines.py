@@ -128,5 +128,6 @@ def _install_trino(folder: Path) -> None:
 
 def _call(*command: str, environment: Mapping[str, str] | None = None) -> None:
     # What needs no library of distop's is there, too.
-    given = {**os.environ, **(environment or {}), "PYTHONPATH": str(HERE.parents[1] / "src")}
+    path = f"{HERE}{os.pathsep}{HERE.parents[1] / 'src'}"
+    given = {**os.environ, **(environment or {}), "PYTHONPATH": path}
     subprocess.run(command, check=True, timeout=LIMIT_S, env=given)

@@ -4,6 +4,7 @@ import importlib
 import sys
 from pathlib import Path
 
+import documented
 import duckdb
 
 lake = duckdb.connect()
@@ -11,7 +12,12 @@ for extension in ("httpfs", "avro", "iceberg"):
     module = importlib.import_module(f"duckdb_extension_{extension}")
     [file] = Path(module.__path__[0]).rglob("*.duckdb_extension")
     lake.execute(f"LOAD '{file}'")
-lake.execute(f"ATTACH '' AS lake (TYPE iceberg, ENDPOINT '{sys.argv[1]}', AUTHORIZATION_TYPE 'none')")
+for statement in documented.statements("duckdb", {documented.CATALOG: sys.argv[1]}):
+    lake.execute(statement)
+assert lake.execute("SELECT * FROM lake.default.kinds").fetchall() == [(1, "a")]
+assert lake.execute("SELECT * FROM lake.default.others").fetchall() == [(2,)]
+lake.execute("DROP TABLE lake.default.kinds")
+lake.execute("DROP TABLE lake.default.others")
 lake.execute("CREATE SCHEMA lake.duck")
 lake.execute("CREATE TABLE lake.duck.t (id BIGINT, kind VARCHAR)")
 lake.execute("CREATE TABLE lake.duck.u (id BIGINT)")

@@ -2,6 +2,7 @@
 
 import sys
 
+import documented
 import polars as pl
 from pyiceberg.catalog import load_catalog
 
@@ -15,3 +16,7 @@ scanned = pl.scan_iceberg(catalog.load_table("polars.t")).filter(pl.col("id") > 
 assert sorted(scanned["id"]) == [2, 2, 3, 3]
 rows.write_iceberg(table, mode="overwrite")
 assert pl.scan_iceberg(catalog.load_table("polars.t")).collect().sort("id").equals(rows)
+
+documented.run_python("polars", sys.argv[1])
+assert sorted(catalog.load_table("default.numbers").scan().to_arrow()["id"].to_pylist()) == [1, 2]
+catalog.drop_table("default.numbers")

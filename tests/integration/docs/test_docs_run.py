@@ -47,6 +47,7 @@ distop table ingest people /tmp/flights.csv --wait
 """Pages that go on with the table of the tour, and what else they speak of."""
 
 SPARK = "needs Spark, which is not started here"
+CONFORMANCE = "make conformance runs it"
 
 NOT_RUN = {
     TOUR: [
@@ -64,8 +65,8 @@ NOT_RUN = {
         "it needs hosts of their own",
         "it needs YARN",
     ],
-    "docs/engines/daft.md": ["needs Daft, see make conformance"],
-    "docs/engines/polars.md": ["needs Polars, see make conformance"],
+    "docs/engines/daft.md": [CONFORMANCE],
+    "docs/engines/polars.md": [CONFORMANCE],
     "docs/engines/sail.md": ["needs Sail, see make conformance"],
     "docs/engines/spark.md": ["needs a Spark of its own, see make conformance"],
     "docs/ingest.md": [SPARK, SPARK],
