@@ -74,7 +74,7 @@ async def resume_operation(client: EtcdClient, keys: OperationKeys, audit: etcd.
 
 async def pause_table(client: EtcdClient, keys: TableKeys, record: PauseRecord, audit: etcd.Put) -> bool:
     """IF the table exists AND is not paused AND this was not done before THEN ``<table>.pause``, the index
-    and the audit entry.
+    and the audit entry; and the table's record anew, as it is.
 
     Returns whether this call paused it. Raises :class:`~distop.errors.TableNotFound`.
     """
@@ -86,7 +86,10 @@ async def pause_table(client: EtcdClient, keys: TableKeys, record: PauseRecord, 
         if done or read.single(1, keys.pause).exists:
             return None, done
         reached("pause.before")
-        puts = (etcd.Put(keys.pause, encode(record)), etcd.Put(index, b"{}"), audit)
+        # A start compares the record: one that this pause refuses, and whose first copy is still on its way,
+        # must not happen once the table is resumed.
+        refused = etcd.Put(keys.table, table.value)
+        puts = (etcd.Put(keys.pause, encode(record)), etcd.Put(index, b"{}"), refused, audit)
         return etcd.Txn((etcd.unchanged(table), etcd.absent(keys.pause), etcd.absent(audit.key)), puts), True
 
     subject, replied = f"table {keys.name!r}", lambda: reached("pause.after")

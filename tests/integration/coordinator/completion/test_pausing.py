@@ -12,7 +12,14 @@ from distop.errors import OperationNotFound, PreconditionFailed, TableNotFound, 
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.txn import KeyValue, Put, Txn
 from distop.metastore.operations.pausing import pause_operation, pause_table, resume_operation, resume_table
-from distop.metastore.operations.starting import StartRequest, TableState, start
+from distop.metastore.operations.starting import (
+    StartRequest,
+    TableState,
+    start,
+    start_reads,
+    start_txn,
+    table_state,
+)
 from distop.metastore.records.keyspace import OperationKeys
 from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import ABORTING, RUNNING, OperationArg, PauseRecord
@@ -271,6 +278,21 @@ async def test_a_start_that_was_planned_before_the_pause_does_not_happen(client:
     with pytest.raises(TablePaused):
         await start(client, keys, request, make_arg, compatible=lambda other: False)
     assert await _absent(client, keys.run_ops)
+
+
+async def test_a_start_that_a_pause_refused_does_not_happen_once_the_table_is_resumed(
+    client: LossyClient,
+) -> None:
+    """O21, P8: its first copy was delayed; its caller starts it again, perhaps without a name of the run."""
+    await make_table(client)
+    keys = client.keyspace.table("t")
+    request = StartRequest(table="t", type="noop", request_id="r", digest="d")
+    state = table_state(keys, request, await client.read_at_once(start_reads(keys, request)))
+    late = start_txn(keys, state, OperationArg(table="t", type="noop", instance=state.next_instance))
+    pause, resume = (audit_put(keys, how, by="jane", target="t", at=1.5) for how in ("pause", "resume"))
+    assert await pause_table(client, keys, PauseRecord(by="jane", at=1.5), pause)
+    assert await resume_table(client, keys, resume)
+    assert not (await client.txn(late)).succeeded
 
 
 async def pause_in_etcd(client: LossyClient, keys: OperationKeys, audit: Put, of_table: bool) -> bool:
