@@ -12,11 +12,11 @@ CATALOG = "http://127.0.0.1:7072"
 def blocks(engine: str, kind: str, places: dict[str, str]) -> list[str]:
     """Those of this language on the page of an engine, with other places in them."""
     text = (PAGES / f"{engine}.md").read_text()
-    found = re.findall(rf"^```{kind}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    assert found, f"{engine}.md has no block of {kind}"
-    for stands, here in places.items():
-        found = [block.replace(stands, here) for block in found]
-    return found
+    shown = re.findall(rf"^```{kind}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert shown, f"{engine}.md has no block of {kind}"
+    for documented, used in places.items():
+        shown = [block.replace(documented, used) for block in shown]
+    return shown
 
 
 def statements(engine: str, places: dict[str, str]) -> list[str]:
