@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import dataclass
 from typing import Literal, cast
 
@@ -313,6 +314,13 @@ class JobGrid:
             self._failures.pop(at, None)
 
     # -- showing it ----------------------------------------------------------------------------------
+
+    def copied(self) -> JobGrid:
+        """As it is now, whatever happens to the jobs: a byte a job."""
+        taken = copy(self)
+        taken._cells, taken._retried = bytearray(self._cells), bytearray(self._retried)
+        taken._failures = dict(self._failures)
+        return taken
 
     def cells(self, limit: int) -> list[Cell]:
         """At most ``limit`` cells: one a job, or one for several neighbours where there are more jobs."""

@@ -121,8 +121,8 @@ class Followed:
         return current
 
     async def look(self, *, events: bool = False) -> tuple[pb.Operation, JobGrid] | None:
-        """The present operation and its jobs; ``None`` when it is over. ``events``: with what has happened to
-        it.
+        """The present operation and its jobs, both of one moment; ``None`` when it is over. ``events``: with
+        what has happened to it.
 
         Raises the error that prevents reading it.
         """
@@ -142,7 +142,7 @@ class Followed:
         message = from_tracked(tracked, tracked.revision)
         if events:
             add_live_events(message, tracked)
-        return message, tracked.jobs
+        return message, tracked.jobs.copied()
 
     async def run(self) -> None:
         """Keep it up to date until it is over."""

@@ -470,8 +470,6 @@ class Reads:
             table = await self.tables.GetTable(pb.GetTableRequest(name=operation.table), NO_CONTEXT)
             members = await self.members()
             shown, following = await read_jobs(self.client, keys, grid, state=jobs, start=start)
-            # Counted again: the grid has gone on meanwhile, and counts and grid are shown side by side.
-            message, grid = await self.following.look(operation, events=True) or (message, grid)
             return OperationPage(
                 operation=message,
                 grid=grid,

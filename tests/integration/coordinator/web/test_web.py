@@ -339,6 +339,19 @@ async def test_a_followed_page_survives_compaction_and_ends_with_the_operation(s
         await following.close()
 
 
+async def test_counts_and_cells_of_a_look_are_of_one_moment(service, client):
+    """U1: a page that is drawn a moment later shows no more cells than it has counted."""
+    operation = await service.start("t", argument={"partitions": 3})
+    following = Following(client)
+    try:
+        message, grid = await eventually(lambda: following.look(operation))
+        await mark_all(client, operation, ["0", "1"])
+        await eventually(lambda: following.look(operation), holds=lambda now: now[0].jobs.succeeded == 2)
+        assert (message.jobs.succeeded, grid.text(10)) == (0, "...")
+    finally:
+        await following.close()
+
+
 async def _over(following: Following, operation: OperationId) -> bool:
     return await following.look(operation) is None
 
