@@ -35,9 +35,9 @@ from distop.metastore.etcd.txn import (
 )
 from distop.metastore.etcd.update import Settled, settle
 from distop.metastore.records.keyspace import Keyspace, TableKeys
-from distop.metastore.records.names import OperationId, check_new_name, escape, prefix_end
+from distop.metastore.records.names import check_new_name, escape, prefix_end
 from distop.metastore.records.record import decode, encode
-from distop.metastore.records.table import DropRecord, Head, TableRecord, ViewRecord, decode_run_ops
+from distop.metastore.records.table import DropRecord, Head, TableRecord, ViewRecord, running_operations
 from distop.metastore.tables.answers import Note
 from distop.metastore.tables.audit import audit_put, prune_softly
 from distop.metastore.tables.locations import LocationClaim
@@ -148,11 +148,7 @@ def same(base: Pointer) -> tuple[Compare, ...]:
 
 def check_idle(keys: TableKeys, base: Pointer) -> None:
     """Raise :class:`~distop.errors.IncompatibleOperation` while an operation runs or is being collected."""
-    running = [
-        str(OperationId.from_slot(keys.name, kind, slot))
-        for kind, slots in decode_run_ops(base.run_ops_kv.value).items()
-        for slot in slots
-    ]
+    running = [str(operation) for operation in running_operations(keys.name, base.run_ops_kv.value)]
     if running:
         raise errors.IncompatibleOperation(
             f"table {keys.name!r} has running operations: {', '.join(running)}",

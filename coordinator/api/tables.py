@@ -32,15 +32,10 @@ from distop.metastore.etcd.update import update
 from distop.metastore.operations.pausing import pause_table, resume_table
 from distop.metastore.operations.runs import active_operations
 from distop.metastore.records.keyspace import TableKeys
-from distop.metastore.records.names import (
-    OperationId,
-    check_name,
-    check_new_name,
-    check_table_name,
-)
+from distop.metastore.records.names import check_name, check_new_name, check_table_name
 from distop.metastore.records.operation import OperationArg, PauseRecord
 from distop.metastore.records.record import decode, encode
-from distop.metastore.records.table import DropRecord, Head, TableRecord, decode_run_ops
+from distop.metastore.records.table import DropRecord, Head, TableRecord, running_operations
 from distop.metastore.tables.audit import audit_put, prune_softly
 from distop.metastore.tables.locations import LocationClaim, canonical
 from distop.metastore.tables.registry import drop_table, finish_drop, table_puts
@@ -137,11 +132,7 @@ class Altering:
         return first
 
     async def _running(self, keys: TableKeys, run_ops: bytes) -> list[OperationArg]:
-        names = {
-            OperationId.from_slot(keys.name, kind, slot)
-            for kind, slots in decode_run_ops(run_ops).items()
-            for slot in slots
-        }
+        names = set(running_operations(keys.name, run_ops))
         active = await active_operations(self.client, keys) if names else []
         return [arg for arg in active if arg.id in names]
 

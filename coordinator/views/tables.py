@@ -19,7 +19,7 @@ from distop.metastore.records.member import LeaderRecord, MemberRecord
 from distop.metastore.records.names import OperationId, prefix_end
 from distop.metastore.records.operation import HistoryRecord, PauseRecord
 from distop.metastore.records.record import decode
-from distop.metastore.records.table import Head, TableRecord, decode_run_ops
+from distop.metastore.records.table import Head, TableRecord, running_operations
 from distop.metastore.tables.schedules import ScheduleRecord, all_of, name_in
 from distop.proto import distop_pb2 as pb
 from distop.proto.json_text import to_json
@@ -97,8 +97,8 @@ def _message(keys: TableKeys, kvs: Sequence[KeyValue], revision: int) -> pb.Tabl
         published = decode(head.value, Head, head.key)
         message.metadata_location = published.metadata_location
         message.snapshot_id = published.snapshot_id or 0
-    for type_name, slots in sorted(decode_run_ops(run_ops.value).items()):
-        message.running.extend(str(OperationId.from_slot(name, type_name, slot)) for slot in slots)
+    running = sorted(running_operations(name, run_ops.value), key=lambda operation: operation.type)
+    message.running.extend(map(str, running))
     if leader.exists:
         message.leader = decode(leader.value, LeaderRecord, leader.key).member
     if pause.exists:

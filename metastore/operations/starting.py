@@ -37,6 +37,7 @@ from distop.metastore.records.table import (
     IndexRecord,
     TableRecord,
     decode_run_ops,
+    running_operations,
 )
 from distop.metastore.tables.audit import operation_puts
 
@@ -345,12 +346,10 @@ def operation_in_the_way(
     compatible:
         Whether a *running* operation of the given other type tolerates the new one.
     """
-    for type_name, slots in decode_run_ops(run_ops).items():
-        for slot in slots:
-            running = OperationId.from_slot(request.table, type_name, slot)
-            same = type_name == request.type
-            if (same and running.object == request.object) or (not same and not compatible(type_name)):
-                return running
+    for running in running_operations(request.table, run_ops):
+        same = running.type == request.type
+        if (same and running.object == request.object) or (not same and not compatible(running.type)):
+            return running
     return None
 
 

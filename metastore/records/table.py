@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
+from distop.metastore.records.names import OperationId
 from distop.metastore.records.record import Record, decode_plain
 
 Watermarks = dict[str, dict[str, str]]
@@ -183,3 +185,10 @@ def decode_run_ops(value: bytes) -> RunOps:
     """The running operations in a value of ``runOps``: slots by type. The empty value of a missing key has
     none."""
     return decode_plain(value, RunOps, "runOps")
+
+
+def running_operations(table: str, run_ops: bytes) -> Iterator[OperationId]:
+    """The running operations of a table, from the value of its ``runOps``."""
+    for type_name, slots in decode_run_ops(run_ops).items():
+        for slot in slots:
+            yield OperationId.from_slot(table, type_name, slot)

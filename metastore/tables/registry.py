@@ -26,9 +26,9 @@ from distop.metastore.etcd import txn as etcd
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.update import settle, update
 from distop.metastore.records.keyspace import TableKeys
-from distop.metastore.records.names import OperationId, escape, prefix_end
+from distop.metastore.records.names import escape, prefix_end
 from distop.metastore.records.record import decode, encode
-from distop.metastore.records.table import DropRecord, IndexRecord, TableRecord, decode_run_ops
+from distop.metastore.records.table import DropRecord, IndexRecord, TableRecord, running_operations
 from distop.metastore.tables.locations import LocationClaim
 from distop.metastore.tables.watermarks import watermark_chunks
 
@@ -258,10 +258,8 @@ async def _until_tidy(client: EtcdClient, keys: TableKeys) -> None:
 
 
 def _check_idle(keys: TableKeys, run_ops: etcd.KeyValue) -> None:
-    for kind, slots in decode_run_ops(run_ops.value).items():
-        for slot in slots:
-            running = OperationId.from_slot(keys.name, kind, slot)
-            raise IncompatibleOperation(
-                f"table {keys.name!r} cannot be dropped while {running} is running",
-                details={"table": keys.name, "operation": str(running)},
-            )
+    for running in running_operations(keys.name, run_ops.value):
+        raise IncompatibleOperation(
+            f"table {keys.name!r} cannot be dropped while {running} is running",
+            details={"table": keys.name, "operation": str(running)},
+        )

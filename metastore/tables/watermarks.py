@@ -23,10 +23,10 @@ from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.etcd.update import update
 from distop.metastore.records import watermarks
 from distop.metastore.records.keyspace import Keyspace, TableKeys
-from distop.metastore.records.names import OperationId, prefix_end
+from distop.metastore.records.names import prefix_end
 from distop.metastore.records.operation import Effect, OperationArg
 from distop.metastore.records.record import decode, encode_plain
-from distop.metastore.records.table import Head, TableRecord, decode_run_ops
+from distop.metastore.records.table import Head, TableRecord, running_operations
 
 FOLDED_BYTES = 400_000
 """Bytes that one fold writes into chunks; more only if already one entry needs more."""
@@ -312,16 +312,14 @@ async def change_watermarks(client: EtcdClient, keys: TableKeys, change: Change,
 
 
 async def _check_none_moves(client: EtcdClient, keys: TableKeys, run_ops: etcd.KeyValue) -> None:
-    for kind, slots in decode_run_ops(run_ops.value).items():
-        for slot in slots:
-            running = OperationId.from_slot(keys.name, kind, slot)
-            kv = await client.get(keys.operation(running).arg)
-            if not kv.exists:  # it has ended since, and the transaction will notice
-                continue
-            arg = decode(kv.value, OperationArg, kv.key)
-            if arg.watermarks or arg.effect is Effect.REPLACES:
-                raise IncompatibleOperation(
-                    f"the watermarks of {keys.name!r} cannot be changed while {running} is running",
-                    hint=f"wait for it, or cancel it: distop operation cancel {running}",
-                    details={"table": keys.name, "operation": str(running)},
-                )
+    for running in running_operations(keys.name, run_ops.value):
+        kv = await client.get(keys.operation(running).arg)
+        if not kv.exists:  # it has ended since, and the transaction will notice
+            continue
+        arg = decode(kv.value, OperationArg, kv.key)
+        if arg.watermarks or arg.effect is Effect.REPLACES:
+            raise IncompatibleOperation(
+                f"the watermarks of {keys.name!r} cannot be changed while {running} is running",
+                hint=f"wait for it, or cancel it: distop operation cancel {running}",
+                details={"table": keys.name, "operation": str(running)},
+            )

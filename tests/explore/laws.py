@@ -33,7 +33,7 @@ from distop.metastore.records.operation import (
     OperationArg,
 )
 from distop.metastore.records.record import decode
-from distop.metastore.records.table import TableRecord, decode_run_ops
+from distop.metastore.records.table import TableRecord, running_operations
 from distop.metastore.records.watermarks import Chunks, Marks, decode_recent
 from explore.process import Write
 from explore.search import Actor
@@ -239,11 +239,8 @@ class TableLaws:
                 raise Broken(f"the watermark goes from {marks[0]} to {marks[1]}")
 
     def invariant(self, store: Store) -> str | None:
-        listed = {
-            str(OperationId.from_slot(self._keys.name, kind, slot))
-            for kind, slots in decode_run_ops(store.get(self._keys.run_ops).value).items()
-            for slot in slots
-        }
+        run_ops = store.get(self._keys.run_ops).value
+        listed = {str(operation) for operation in running_operations(self._keys.name, run_ops)}
         living = {
             str(keys.operation) for keys in operations(store, self._keys) if store.get(keys.state).exists
         }
