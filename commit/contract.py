@@ -23,6 +23,7 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
+from distop.commit.partial import Selection, selection
 from distop.errors import InvalidArgument, PermanentStepError, UnknownCommitStep
 from distop.metastore.backlog.undoing import RollbackDifference
 from distop.metastore.etcd.txn import KeyValue, Put, Txn, unchanged
@@ -100,6 +101,11 @@ class FinishContext:
     def marks(self) -> Marks:
         """All watermarks, read on demand."""
         return Marks(decode_recent(self.watermarks.value), Chunks(self.chunks))
+
+    @cached_property
+    def selection(self) -> Selection:
+        """What is published of the operation; raises as :func:`~distop.commit.partial.selection`."""
+        return selection(self.view.arg, self.view.jobs)
 
     def head_moved(self, head: Head) -> Txn:
         """The contribution of a step that moves the head: only if the head is still the step's base."""

@@ -7,13 +7,11 @@ watermark with a failed one are *withheld*, and so are those that share one with
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from distop.errors import PreconditionFailed
 from distop.metastore.records.operation import JobRecord, OperationArg, WatermarkMove
-from distop.operations.api import OperationView
 
 Moves = dict[str, dict[str, WatermarkMove]]
 
@@ -24,8 +22,15 @@ class Selection:
 
     moves: Moves
     """The watermarks that move."""
+    jobs: Mapping[str, JobRecord]
+    """The jobs whose output is published, by partition."""
     withheld: frozenset[str] = field(default_factory=frozenset)
     """Successful jobs whose output is not published."""
+
+    def counted(self) -> dict[str, int]:
+        """Rows, files and bytes that are published, from the jobs' records alone."""
+        names = ("rows", "files", "bytes")
+        return {name: sum(int(job.result.get(name, 0)) for job in self.jobs.values()) for name in names}
 
 
 def selection(arg: OperationArg, jobs: Mapping[str, JobRecord]) -> Selection:
@@ -42,7 +47,7 @@ def selection(arg: OperationArg, jobs: Mapping[str, JobRecord]) -> Selection:
         Jobs have succeeded, and every one of them is withheld: there is nothing to publish.
     """
     if all(job.state == "success" for job in jobs.values()):
-        return Selection(moves=arg.watermarks)
+        return Selection(moves=arg.watermarks, jobs=jobs)
     names = arg.partition_names()
     blocked = [name not in jobs or jobs[name].state != "success" for name in names]
     failed = list(blocked)
@@ -78,23 +83,5 @@ def selection(arg: OperationArg, jobs: Mapping[str, JobRecord]) -> Selection:
     moves: Moves = {}
     for source, partition, move in waiting:
         moves.setdefault(source, {})[partition] = move
-    return Selection(moves=moves, withheld=frozenset(withheld))
-
-
-def successful_jobs(view: OperationView) -> Iterator[tuple[str, JobRecord]]:
-    """The jobs whose output is published, by partition."""
-    withheld = selection(view.arg, view.jobs).withheld
-    return (
-        (partition, job)
-        for partition, job in view.jobs.items()
-        if job.state == "success" and partition not in withheld
-    )
-
-
-def counted(view: OperationView) -> dict[str, Any]:
-    """Rows, files and bytes that are published, from the jobs' records alone."""
-    facts = {"rows": 0, "files": 0, "bytes": 0}
-    for _, job in successful_jobs(view):
-        for name in facts:
-            facts[name] += int(job.result.get(name, 0))
-    return facts
+    published = {name: job for name, job in jobs.items() if job.state == "success" and name not in withheld}
+    return Selection(moves=moves, jobs=published, withheld=frozenset(withheld))

@@ -77,11 +77,11 @@ def published(
     adopted_from = int(history.facts.get(ADOPTED_FROM, 0))
     names = operation.partition_names()
     dropped = (names[start:end] for start, end in history.facts.get(DROPPED_JOBS, ()))
-    withheld = selection(operation, jobs).withheld.union(*dropped)
+    left_out = frozenset[str]().union(*dropped)
     counts = [
         (staging_stem(partition, job.attempt), job.result)
-        for partition, job in jobs.items()
-        if job.state == "success" and partition not in withheld
+        for partition, job in selection(operation, jobs).jobs.items()
+        if partition not in left_out
     ]
     if operation.argument.get(LIST):
         try:

@@ -20,7 +20,6 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.transforms import IdentityTransform
 
 from distop.commit.contract import IGNORED, FinishContext, StepPlan
-from distop.commit.partial import counted, successful_jobs
 from distop.errors import CorruptRecord, InvalidArgument, PreconditionFailed, TableNotEmpty, Unavailable
 from distop.lake.delta.commit import (
     DeltaArgument,
@@ -133,13 +132,13 @@ class DeltaPublish(StepPlan):
             A job's report is not a list of files.
         """
         arg, mode = context.view.arg, str(self.argument.get("mode", "append"))
-        facts = counted(context.view)
+        facts = context.selection.counted()
         if self.argument.get(IGNORED) or (not facts["files"] and mode != "overwrite"):
             return []
         layout = Layout.from_json(arg.argument["layout"])
         files: list[DeltaFile] = []
         lists: list[str] = []
-        for partition, job in successful_jobs(context.view):
+        for partition, job in context.selection.jobs.items():
             if job.result.get("files"):
                 _take(job, files, lists, f"{partition} of {arg.id}")
         expected = None
@@ -162,7 +161,7 @@ class DeltaPublish(StepPlan):
         return [commit.record()]
 
     def facts(self, context: FinishContext) -> dict[str, Any]:
-        return {**counted(context.view), **({IGNORED: True} if self.argument.get(IGNORED) else {})}
+        return {**context.selection.counted(), **({IGNORED: True} if self.argument.get(IGNORED) else {})}
 
 
 def _take(job: JobRecord, files: list[DeltaFile], lists: list[str], of: str) -> None:

@@ -21,7 +21,6 @@ from pyiceberg.table.update import AddSchemaUpdate, SetCurrentSchemaUpdate, Tabl
 from pyiceberg.utils.properties import property_as_bool
 
 from distop.commit import contract
-from distop.commit.partial import selection
 from distop.errors import Conflict, CorruptRecord, HeadConflict, SchemaConflict
 from distop.lake.iceberg.branches import check_carried
 from distop.lake.iceberg.metadata_files import TableFile, is_live, named, only_replaced, writer_of
@@ -126,7 +125,7 @@ class IcebergStep(contract.TransactionalStep):
         """
         arg = context.view.arg
         layout = _layout_of(arg)
-        output = output_of_jobs(context.view)
+        output = output_of_jobs(arg, context.selection)
         file = _file_of(context, layout)
         base = file.metadata
         snapshot_id = snapshot_id_of(f"{arg.id}/{arg.uuid}")
@@ -134,7 +133,7 @@ class IcebergStep(contract.TransactionalStep):
         _check_unpublished(file, snapshot_id, arg)
         io = file_io(base.location, arg.storage)
         draft = Draft(io, file, branch_of(arg), columns)
-        moves = selection(arg, context.view.jobs).moves
+        moves = context.selection.moves
         properties = provenance(arg, moves)
         if draft.branch:
             check_carried(file, draft.branch, context.marks, moves, properties)

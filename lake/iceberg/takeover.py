@@ -32,7 +32,7 @@ from pyiceberg.table.snapshots import (
 )
 from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
-from distop.commit.partial import selection
+from distop.commit.partial import Selection
 from distop.errors import CorruptRecord
 from distop.lake.iceberg.snapshots import Draft
 from distop.lake.layout.model import Layout, file_io
@@ -48,7 +48,6 @@ from distop.lake.writing.manifests import (
 )
 from distop.metastore.records.operation import OperationArg
 from distop.metastore.records.record import from_json
-from distop.operations.api import OperationView
 from distop.operations.job import staging_folder
 
 TYPE = "write"
@@ -168,18 +167,13 @@ class JobsOutput:
         return 0 if len(self.manifests) <= ADOPT_AT_MOST else ADOPT_FROM_BYTES
 
 
-def output_of_jobs(view: OperationView) -> JobsOutput:
-    """Sum up the jobs' results (see ``finish``), and those of tasks
+def output_of_jobs(arg: OperationArg, selected: Selection) -> JobsOutput:
+    """Sum up the results (see ``finish``) of the jobs that are published, and those of tasks
     that wrote before the operation began."""
-    folder = staging_folder(view.arg, "metadata")
-    withheld = selection(view.arg, view.jobs).withheld
-    output = JobsOutput(manifests=[], withheld=len(withheld))
-    results = [
-        (f"job {partition}", job.result)
-        for partition, job in view.jobs.items()
-        if partition not in withheld and job.state == "success"
-    ]
-    results += [(f"task {task.stem}", task.result) for task in read_list(view.arg)]
+    folder = staging_folder(arg, "metadata")
+    output = JobsOutput(manifests=[], withheld=len(selected.withheld))
+    results = [(f"job {partition}", job.result) for partition, job in selected.jobs.items()]
+    results += [(f"task {task.stem}", task.result) for task in read_list(arg)]
     rows = files = size = 0
     for who, result in results:
         if not (result.get("files") or result.get("rows")):
@@ -193,9 +187,7 @@ def output_of_jobs(view: OperationView) -> JobsOutput:
             files += int(result["files"])
             size += int(result["bytes"])
         except (KeyError, TypeError, ValueError, binascii.Error) as error:
-            raise CorruptRecord(
-                f"{who} of {view.arg.id} reports an invalid writer result: {error!r}"
-            ) from error
+            raise CorruptRecord(f"{who} of {arg.id} reports an invalid writer result: {error!r}") from error
     return replace(output, rows=rows, files=files, bytes=size)
 
 

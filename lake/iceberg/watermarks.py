@@ -11,7 +11,6 @@ from decimal import Decimal
 from typing import Any, TypeAlias
 
 from distop.commit.contract import Contribution, FinishContext, TransactionalStep
-from distop.commit.partial import selection
 from distop.errors import WatermarkConflict
 from distop.lake.layout.staging import branch_of
 from distop.metastore.etcd.txn import Put, Txn, unchanged
@@ -105,7 +104,7 @@ class WatermarkStep(TransactionalStep):
         if branch_of(context.view.arg):
             # They move when the branch is published; until then its snapshot carries them.
             return Contribution()
-        moves = selection(context.view.arg, context.view.jobs).moves
+        moves = context.selection.moves
         if not any(moves.values()) or self._is_ignored(context):
             return Contribution()
         value = moved(context.marks, moves).encoded()

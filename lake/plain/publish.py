@@ -7,7 +7,7 @@ state: every file exists once, under a name that no other operation uses, and re
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -16,7 +16,6 @@ import msgspec
 from pyiceberg.io import FileIO
 
 from distop.commit.contract import IGNORED, Contribution, FinishContext, StepPlan, TransactionalStep
-from distop.commit.partial import counted, successful_jobs
 from distop.errors import CorruptRecord, TableNotEmpty
 from distop.lake.layout.evolution import evolution_of, put_on
 from distop.lake.layout.model import Layout, file_io
@@ -34,7 +33,6 @@ from distop.lake.writing.file_lists import PrivateFileList, WrittenFile
 from distop.metastore.records.operation import JobRecord, OperationArg, StepRecord
 from distop.metastore.records.record import convert, decode, from_json
 from distop.metastore.records.table import Head
-from distop.operations.api import OperationView
 from distop.operations.job import staging_folder
 
 
@@ -68,27 +66,27 @@ class PlainFileList(PrivateFileList):
         return {"manifest": path.rpartition("/")[2], "manifestLength": len(content)}
 
 
-def written(view: OperationView) -> list[ListedFile]:
-    """All files of the successful jobs, in job order. Reads the lists that are stored in files.
+def written(arg: OperationArg, jobs: Mapping[str, JobRecord]) -> list[ListedFile]:
+    """All files of these jobs, in job order. Reads the lists that are stored in files.
 
     Raises :class:`~distop.errors.CorruptRecord` if one is missing or damaged.
     """
-    io = file_io(view.arg.location, view.arg.storage)
-    folder = staging_folder(view.arg, PRIVATE)
+    io = file_io(arg.location, arg.storage)
+    folder = staging_folder(arg, PRIVATE)
 
     def files_of(item: tuple[str, JobRecord]) -> list[ListedFile]:
         partition, job = item
         try:
             return _listed(io, folder, job.result)
         except FileNotFoundError as error:
-            raise CorruptRecord(f"the list of files of job {partition} of {view.arg.id} is gone") from error
+            raise CorruptRecord(f"the list of files of job {partition} of {arg.id} is gone") from error
         except (KeyError, TypeError, ValueError, msgspec.MsgspecError) as error:
             raise CorruptRecord(
-                f"job {partition} of {view.arg.id} reports something that is not a list of files: {error!r}"
+                f"job {partition} of {arg.id} reports something that is not a list of files: {error!r}"
             ) from error
 
     with ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="lists") as pool:
-        return [file for listed in pool.map(files_of, successful_jobs(view)) for file in listed]
+        return [file for listed in pool.map(files_of, jobs.items()) for file in listed]
 
 
 def _listed(io: FileIO, folder: str, result: dict[str, Any]) -> list[ListedFile]:
@@ -135,7 +133,7 @@ class FilesPublish(StepPlan):
         if self.argument.get(IGNORED):
             return []
         arg, mode = context.view.arg, self.argument.get("mode", "append")
-        files = written(context.view)
+        files = written(arg, context.selection.jobs)
         if mode in EMPTY_ONLY and files:
             refuse_files(arg.table, arg.location, arg.storage)
         replaced = _replaced(arg, mode, files)
@@ -157,7 +155,7 @@ class FilesPublish(StepPlan):
         ]
 
     def facts(self, context: FinishContext) -> dict[str, Any]:
-        return {**counted(context.view), **({IGNORED: True} if self.argument.get(IGNORED) else {})}
+        return {**context.selection.counted(), **({IGNORED: True} if self.argument.get(IGNORED) else {})}
 
 
 class FilesHead(TransactionalStep):

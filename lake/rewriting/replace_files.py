@@ -26,6 +26,7 @@ from pyiceberg.table.update import AddSortOrderUpdate, TableUpdate
 from pyiceberg.typedef import Record
 
 from distop.commit.contract import ADOPTED_FROM, DROPPED_JOBS, PASSED_OVER, Contribution, FinishContext
+from distop.commit.partial import selection
 from distop.errors import Conflict, PreconditionFailed
 from distop.lake.iceberg.append import IcebergStep, SnapshotContent, added_counts
 from distop.lake.iceberg.metadata_files import SHOWN, removers, writer_of
@@ -215,7 +216,7 @@ class IcebergReplace(IcebergStep):
         leaving = {path for job in intact.values() for path in self._plan.paths(job)}
         replaced = sources.located.take_out(leaving, snapshot_id)
         view = replace(self._view, jobs={name: self._view.jobs[name] for name in intact})
-        output = output_of_jobs(view)
+        output = output_of_jobs(view.arg, selection(view.arg, view.jobs))
         deleted = self._check_rows(view, intact, replaced, output)
         needless = sources.needless(leaving)
         if not (intact or needless):

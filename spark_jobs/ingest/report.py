@@ -10,14 +10,13 @@ from typing import Any
 import msgspec
 
 from distop.commit.contract import Contribution, FinishContext, TransactionalStep
-from distop.commit.partial import successful_jobs
 from distop.errors import TooManyBadRows
 from distop.lake.layout.model import Layout, file_io
 from distop.lake.layout.staging import ICEBERG, format_of, quarantine_folder
 from distop.lake.rows import table_layout
 from distop.lake.storage.quarantine import LIST_SUFFIX, QuarantineList
 from distop.lake.storage.storage import StorageOptions, storage_of
-from distop.operations import OperationArg, OperationView, PlanRequest, convert
+from distop.operations import OperationArg, PlanRequest, convert
 from distop.operations.job import staging_folder, staging_stem
 from distop.sources.formats.bad_rows import BadRowPolicy, RowPosition, first_of
 from distop.sources.formats.files import check_markers
@@ -159,25 +158,26 @@ class IngestReport(TransactionalStep):
             if held := int(source.get("held", 0)):
                 facts["offsetsHeldBack"] = held
         # With mode "ignore" it is unknown here whether the files are kept.
-        if bad and operation.argument.get("mode") != "ignore" and _listed(context.view):
+        if bad and operation.argument.get("mode") != "ignore" and _listed(context):
             folder = staging_folder(operation, quarantine_folder(format_of(operation)))
             facts[QUARANTINE] = folder.removeprefix(operation.location).lstrip("/")
         return Contribution(facts=facts)
 
 
-def _listed(view: OperationView) -> bool:
+def _listed(context: FinishContext) -> bool:
     """Write the list of the quarantine files that count, as often as the commit is prepared: always the same
     content under the same name. The name begins as those of an attempt that counts, so its files and the list
     are kept, or swept, together. False: there are none.
     """
-    folder = staging_folder(view.arg, quarantine_folder(format_of(view.arg)))
-    counted = ((name, job) for name, job in successful_jobs(view) if QUARANTINE in job.result)
+    arg = context.view.arg
+    folder = staging_folder(arg, quarantine_folder(format_of(arg)))
+    counted = ((name, job) for name, job in context.selection.jobs.items() if QUARANTINE in job.result)
     jobs = sorted(counted, key=lambda named: named[0])
     if not jobs:
         return False
-    argument, no_text = _how_read(IngestPlan.of(view.arg))
+    argument, no_text = _how_read(IngestPlan.of(arg))
     listed = QuarantineList(
-        operation=str(view.arg.id),
+        operation=str(arg.id),
         argument=argument,
         no_text=no_text,
         files=[
@@ -186,7 +186,7 @@ def _listed(view: OperationView) -> bool:
     )
     name, first = jobs[0]
     location = f"{folder}/{staging_stem(name, first.attempt)}{LIST_SUFFIX}"
-    with file_io(view.arg.location, view.arg.storage).new_output(location).create(overwrite=True) as stream:
+    with file_io(arg.location, arg.storage).new_output(location).create(overwrite=True) as stream:
         stream.write(listed.encoded())
     return True
 

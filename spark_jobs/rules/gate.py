@@ -27,7 +27,6 @@ import pyarrow as pa
 from pyiceberg.io import FileIO
 
 from distop.commit.contract import Contribution, FinishContext, TransactionalStep
-from distop.commit.partial import selection
 from distop.errors import CorruptRecord, JobFailed, ValidationFailed
 from distop.lake.iceberg.metadata_files import is_ignored
 from distop.lake.layout.model import file_io
@@ -444,7 +443,7 @@ class Gate(TransactionalStep):
         CorruptRecord
             The findings of a job are missing.
         """
-        arg, jobs = context.view.arg, context.view.jobs
+        arg = context.view.arg
         try:
             rules = convert(arg.argument[RULES], RuleSet)
         except (KeyError, msgspec.ValidationError) as error:
@@ -452,8 +451,7 @@ class Gate(TransactionalStep):
         if is_ignored(context):
             return Contribution()
         # Withheld output is not published: its problems do not matter.
-        withheld = selection(arg, jobs).withheld
-        counted = {name: job for name, job in jobs.items() if job.state == "success" and name not in withheld}
+        counted = context.selection.jobs
         broken = gather(arg, rules, counted)
         facts: dict[str, Any] = {
             "checkedRows": sum(int(job.result.get("rows", 0)) for job in counted.values()),
