@@ -18,8 +18,9 @@ import msgspec
 
 from distop import errors
 from distop.coordinator.backlog import policy
+from distop.coordinator.backlog.pauses import FIRST_PAUSE_S, LONGEST_PAUSE_S, Pauses
 from distop.coordinator.backlog.reading import Reader
-from distop.coordinator.backlog.unordered import UnorderedBatches, growing_pause
+from distop.coordinator.backlog.unordered import UnorderedBatches
 from distop.coordinator.starting.body import StartBody
 from distop.coordinator.starting.launching import Launched, Launcher
 from distop.coordinator.starting.services import Services, Term
@@ -41,9 +42,6 @@ from distop.metastore.records.record import decode, encode
 from distop.operations.api import DistributedOperation, Staging
 
 log = logging.getLogger(__name__)
-
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 15.0
-"""Back-off before a failed batch is retried, doubled each time."""
 
 LOOK_AGAIN_S = 30.0
 """How often a drainer looks without an event: no event may announce what it waits for."""
@@ -74,10 +72,7 @@ class Drainer:
         self._changed = asyncio.Event()
         self._again_s = FIRST_PAUSE_S
         """How long to wait for an event while unordered batches are left that the last look has not seen."""
-        self._due = 0, 0.0
-        """The revision of a failed batch, and when it is tried again: events do not end its back-off."""
-        self._incomplete = 0, 0.0
-        """The revision of a batch whose source is incomplete, and since when it waits for that."""
+        self._pauses = Pauses(services.clock)
         self._flying = False
         """Batches were being applied at the last look."""
         self.resting = False
@@ -178,14 +173,7 @@ class Drainer:
 
     async def _in_time(self, backlog: policy.Backlog, batches: Sequence[policy.Waiting]) -> float:
         """Apply the batches, unless they have failed and their back-off is not over."""
-        first, now = batches[0], asyncio.get_running_loop().time()
-        if first.record.attempts or first.record.code:
-            if self._due[0] != first.kv.mod_revision:
-                pause = min(FIRST_PAUSE_S * 2.0 ** min(first.record.attempts, 10), LONGEST_PAUSE_S)
-                self._due = first.kv.mod_revision, now + pause
-            if (left := self._due[1] - now) > 0.0:
-                return left
-        return await self._apply(backlog, batches)
+        return self._pauses.left(batches[0]) or await self._apply(backlog, batches)
 
     async def _check_flight(self, backlog: policy.Backlog, name: str) -> None:
         """Free the batches of an operation whose keys were removed by hand, so that it never ends."""
@@ -293,7 +281,9 @@ class Drainer:
             started_by=first.record.queued_by,
             batches=names,
         )
-        self._flying = self._flying or launched is Launched.STARTED
+        if launched is Launched.STARTED:
+            self._flying = True
+            self._pauses.over(first)
         # The operation in the way ends, and its end brings the next look.
         return FIRST_PAUSE_S * random.uniform(0.1, 1.0) if launched is Launched.LOST else 0.0
 
@@ -372,20 +362,12 @@ class Drainer:
         attempts = failure.attempts(first.record)
         record = msgspec.structs.replace(first.record, attempts=attempts, code=failure.code, error=message)
         if record == first.record:
-            return self._pause_for_source(first)
+            return self._pauses.for_source(first)
+        self._pauses.over(first)
         spent = failure.is_final(attempts, backlog.ordering.max_attempts)
         code = failure.code if spent else ""
         await self._note(backlog, first, record, code, message, defect=errors.defect_of(error))
         return 0.0
-
-    def _pause_for_source(self, first: policy.Waiting) -> float:
-        """The batch still waits for its source, and says so. Nothing announces what it waits for."""
-        now = asyncio.get_running_loop().time()
-        if self._incomplete[0] != first.kv.mod_revision:
-            self._incomplete = first.kv.mod_revision, now
-        pause = growing_pause(now - self._incomplete[1])
-        self._due = first.kv.mod_revision, now + pause
-        return pause
 
     async def _note(
         self,

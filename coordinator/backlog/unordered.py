@@ -10,6 +10,7 @@ from hashlib import sha256
 
 import msgspec
 
+from distop.coordinator.backlog.pauses import FIRST_PAUSE_S, Pauses
 from distop.coordinator.backlog.policy import Backlog, BatchFailure, Waiting
 from distop.coordinator.starting.body import StartBody, check_scope
 from distop.coordinator.starting.launching import Launched, Launcher
@@ -33,24 +34,14 @@ MAX_RUNNING = 100
 MAX_OBJECT_BYTES = 400
 """Longest name of a batch that is also used as the object of its operation."""
 
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 15.0
-"""Back-off before a failed batch is retried, doubled each time."""
-
-
-LONGEST_SOURCE_PAUSE_S = 5.0
-"""The same for a batch whose source is incomplete: about how often a landing folder is polled."""
-
 
 class UnorderedBatches:
     """Starts the unordered batches of one table in one term of its leader."""
 
     def __init__(self, services: Services, term: Term, launcher: Launcher) -> None:
         self._services, self._launcher = services, launcher
-        self._client, self._keys, self._clock = services.client, term.keys, services.clock
-        self._due: dict[int, float] = {}
-        """When failed batches are retried, by their revision."""
-        self._incomplete: dict[int, float] = {}
-        """Since when batches wait for their sources, by their revision."""
+        self._client, self._keys = services.client, term.keys
+        self._pauses = Pauses(services.clock)
 
     async def look(self, backlog: Backlog) -> float | None:
         """Start what can start; return the seconds until the next look, 0 to wait for events, ``None``: no
@@ -68,25 +59,20 @@ class UnorderedBatches:
         page = await self._client.get_range(
             running, prefix_end(running), keys_only=True, limit=MAX_RUNNING + 1
         )
-        free, pauses, now = MAX_RUNNING - len(page.kvs), [0.0], self._clock()
+        free, pauses = MAX_RUNNING - len(page.kvs), [0.0]
         for waiting in backlog.unordered[: max(0, free)]:
-            record, revision = waiting.record, waiting.kv.mod_revision
-            if record.attempts or record.code:
-                pause = min(FIRST_PAUSE_S * 2.0 ** min(record.attempts, 10), LONGEST_PAUSE_S)
-                if (left := self._due.setdefault(revision, now + pause) - now) > 0:
-                    pauses.append(left)
-                    continue
+            if left := self._pauses.left(waiting):
+                pauses.append(left)
+                continue
             try:
                 started = await self._start(waiting)
             except OF_THE_WORLD:
                 raise
             except Exception as error:
-                self._due.pop(revision, None)
                 pauses.append(await self._failed(waiting, error))
                 continue
             if started is not Launched.IN_THE_WAY:
-                self._due.pop(revision, None)
-                self._incomplete.pop(revision, None)
+                self._pauses.over(waiting)
                 pauses.append(FIRST_PAUSE_S)  # for the batches after the examined ones
         return min((pause for pause in pauses if pause), default=0.0)
 
@@ -132,13 +118,11 @@ class UnorderedBatches:
 
     async def _failed(self, waiting: Waiting, error: Exception) -> float:
         """A batch whose operation could not be started; return the seconds until the next look."""
-        failure, revision, now = BatchFailure.of(error), waiting.kv.mod_revision, self._clock()
+        failure = BatchFailure.of(error)
         message = shortened(failure.message, batches.MAX_ERROR_LENGTH)
         if failure.waits and (waiting.record.code, waiting.record.error) == (failure.code, message):
-            pause = growing_pause(now - self._incomplete.setdefault(revision, now))
-            self._due[revision] = now + pause
-            return pause
-        self._incomplete.pop(revision, None)
+            return self._pauses.for_source(waiting)
+        self._pauses.over(waiting)
         ordering_kv = await self._client.get(self._keys.ordering)
         txn = after_failure(
             self._keys, ordering_kv, waiting.kv, waiting.name, waiting.record, failure, self._services.wall()
@@ -149,11 +133,6 @@ class UnorderedBatches:
         fields |= {"error": failure.message, "attempts": failure.attempts(waiting.record)}
         log.warning("batch_not_started", extra=fields, exc_info=defect_of(error))
         return FIRST_PAUSE_S
-
-
-def growing_pause(waited_s: float) -> float:
-    """Seconds until the next look at what has waited for so long, for a source that is incomplete."""
-    return min(max(FIRST_PAUSE_S, waited_s), LONGEST_SOURCE_PAUSE_S)
 
 
 def after_failure(

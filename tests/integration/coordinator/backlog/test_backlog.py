@@ -5,7 +5,7 @@ from functools import partial
 import msgspec
 import pytest
 
-from distop.coordinator.backlog import drainer, unordered
+from distop.coordinator.backlog import pauses
 from distop.coordinator.backlog.applying import share_of
 from distop.coordinator.backlog.policy import BatchFailure
 from distop.errors import BatchDiffers, BatchLate, PreconditionFailed
@@ -106,9 +106,8 @@ async def test_a_batch_that_waits_for_its_next_attempt_keeps_others_waiting_no_l
     client: LossyClient, service: Service, monkeypatch: pytest.MonkeyPatch, ordered: bool
 ) -> None:
     """B6, B9: nor do those end its back-off."""
-    for module in (drainer, unordered):
-        monkeypatch.setattr(module, "FIRST_PAUSE_S", 600.0)
-        monkeypatch.setattr(module, "LONGEST_PAUSE_S", 600.0)
+    monkeypatch.setattr(pauses, "FIRST_PAUSE_S", 600.0)
+    monkeypatch.setattr(pauses, "LONGEST_PAUSE_S", 600.0)
     keys = client.keyspace.table("t")
     key = keys.backlog("z") if ordered else keys.unordered(WAITING, "z")
 
