@@ -9,7 +9,7 @@ from typing import TypeAlias
 import msgspec
 
 from distop.errors import SourceIncomplete, Unavailable, as_distop, error_class
-from distop.metastore.backlog.batches import LATE, BatchRecord, OrderingRecord, StagedBatch
+from distop.metastore.backlog.batches import LATE, MAX_FAILED, BatchRecord, OrderingRecord, StagedBatch
 from distop.metastore.etcd.txn import KeyValue, Put
 from distop.metastore.operations.ending import COMPLETION_FAILED
 from distop.metastore.records.operation import ErrorRecord
@@ -43,6 +43,13 @@ class Backlog:
     unreadable: bool = False
     """Batches wait that this version cannot read; the next leader may be able to."""
     paused: bool = False
+
+    @property
+    def holds_unordered(self) -> bool:
+        """Whether no unordered batch is started before something changes."""
+        ordering = self.ordering
+        is_full = len(ordering.failed) >= MAX_FAILED
+        return self.paused or is_full or bool(ordering.held_by or ordering.returning_unordered)
 
 
 @dataclass(frozen=True)

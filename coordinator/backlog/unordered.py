@@ -46,14 +46,7 @@ class UnorderedBatches:
     async def look(self, backlog: Backlog) -> float | None:
         """Start what can start; return the seconds until the next look, 0 to wait for events, ``None``: no
         batch can start in the present state."""
-        ordering = backlog.ordering
-        held = (
-            backlog.paused
-            or ordering.held_by
-            or ordering.returning_unordered
-            or len(ordering.failed) >= batches.MAX_FAILED
-        )
-        if held or not backlog.unordered:
+        if backlog.holds_unordered or not backlog.unordered:
             return None
         running = self._keys.unordered(batches.RUNNING)
         page = await self._client.get_range(

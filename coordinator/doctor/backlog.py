@@ -14,6 +14,8 @@ from distop.coordinator.backlog.policy import Backlog, Drop, InFlight, Publish, 
 from distop.coordinator.doctor.findings import DOCTOR, Finding, RepairTxn, text
 from distop.coordinator.doctor.liveness import Patience
 from distop.coordinator.doctor.reading import ObservedTable
+from distop.coordinator.views.messages import ordering_message
+from distop.coordinator.views.why import why_held
 from distop.errors import CorruptRecord, InvalidName
 from distop.metastore.backlog import batches
 from distop.metastore.etcd.txn import Compare, DeleteRange, KeyValue, Op, Put, Txn, absent, unchanged
@@ -39,12 +41,19 @@ def check_backlog(table: ObservedTable, patience: Patience) -> list[Finding]:
             findings.append(table.unreadable(kv.key, str(error)))
     if findings:
         return findings
+    backlog = Backlog(
+        ordering=ordering,
+        ordering_kv=table.ordering,
+        index_kv=table.backlog_index,
+        heads=heads,
+        paused=table.pause.exists,
+    )
     findings += _marks(table, ordering, heads)
     findings += _rewritten(table, ordering)
-    findings += _unordered(table, ordering)
+    findings += _unordered(table, backlog)
     findings += _flight(table, ordering, heads, patience)
-    findings += _index(table, ordering, heads)
-    findings += _blocked(table, ordering, {waiting.name for waiting in heads})
+    findings += _index(table, backlog)
+    findings += _held(table, ordering, [waiting.name for waiting in heads])
     return findings
 
 
@@ -119,17 +128,9 @@ def _index_of_nothing(table: ObservedTable) -> Iterator[Finding]:
         )
 
 
-def _index(table: ObservedTable, ordering: batches.OrderingRecord, heads: list[Waiting]) -> Iterator[Finding]:
+def _index(table: ObservedTable, backlog: Backlog) -> Iterator[Finding]:
     """The index must name the table if a leader can do something about its backlog."""
-    following = decide(
-        Backlog(
-            ordering=ordering,
-            ordering_kv=table.ordering,
-            index_kv=table.backlog_index,
-            heads=heads,
-            paused=table.pause.exists,
-        )
-    )
+    following, heads = decide(backlog), backlog.heads
     if table.backlog_index.exists or isinstance(following, Rest):
         return
     match following:
@@ -216,9 +217,9 @@ def _rewritten(table: ObservedTable, ordering: batches.OrderingRecord) -> Iterat
         )
 
 
-def _unordered(table: ObservedTable, ordering: batches.OrderingRecord) -> Iterator[Finding]:
+def _unordered(table: ObservedTable, backlog: Backlog) -> Iterator[Finding]:
     """Batches without an order: those that have failed, and those whose operation does not run."""
-    for block in ordering.failed:
+    for block in backlog.ordering.failed:
         yield table.finding(
             "BATCH_FAILED",
             subject=block.batch,
@@ -257,13 +258,7 @@ def _unordered(table: ObservedTable, ordering: batches.OrderingRecord) -> Iterat
                 Put(table.keys.unordered(batches.WAITING, batch), again),
             ),
         )
-    if (
-        waits
-        and not table.backlog_index.exists
-        and not table.pause.exists
-        and not ordering.held_by
-        and len(ordering.failed) < batches.MAX_FAILED
-    ):
+    if waits and not table.backlog_index.exists and not backlog.holds_unordered:
         yield table.finding(
             "BACKLOG_NOT_INDEXED",
             sentence=f"batches without an order wait, but {text(table.backlog_index.key)} is missing: "
@@ -273,7 +268,7 @@ def _unordered(table: ObservedTable, ordering: batches.OrderingRecord) -> Iterat
         )
 
 
-def _blocked(table: ObservedTable, ordering: batches.OrderingRecord, names: set[str]) -> Iterator[Finding]:
+def _held(table: ObservedTable, ordering: batches.OrderingRecord, names: list[str]) -> Iterator[Finding]:
     block = ordering.blocked
     if block is not None and block.batch not in names and len(table.batches) < table.batches_limit:
         yield table.finding(
@@ -282,23 +277,13 @@ def _blocked(table: ObservedTable, ordering: batches.OrderingRecord, names: set[
             remedy=f"if the others may go on without it: distop batch skip {table.name} {block.batch}",
             subject="block",
         )
-    elif block is not None:
+        return
+    message, first = ordering_message(table.name, ordering), next(iter(names), "")
+    if (reason := why_held(table.name, message, first)) is not None:
         yield table.finding(
-            "BACKLOG_BLOCKED",
-            sentence=f"batch {block.batch!r} blocks table {table.name!r}: {block.code}: {block.error}",
-            remedy=f"remove the cause, then: distop batch retry {table.name} {block.batch}; or skip it",
-            subject="block",
-        )
-    elif ordering.awaiting or (table.batches and ordering.gate != "open"):
-        waits = f"approval of batch {ordering.awaiting!r}" if ordering.awaiting else "its gate to open"
-        how = f"approve {table.name} {ordering.awaiting}" if ordering.awaiting else f"open {table.name}"
-        if ordering.awaiting and ordering.staged is not None:
-            waits += f", which is on branch {ordering.staged.branch}"
-            how += f" --branch {ordering.staged.branch}"
-        yield table.finding(
-            "BACKLOG_WAITS",
-            sentence=f"the backlog of table {table.name!r} waits for {waits}",
-            remedy=f"nothing, unless it should go on: distop backlog {how}",
+            "BACKLOG_WAITS" if block is None else "BACKLOG_BLOCKED",
+            sentence=f"table {table.name!r}: {reason.sentence}",
+            remedy=reason.remedy,
             subject="block",
         )
 

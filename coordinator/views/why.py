@@ -187,30 +187,10 @@ def _held_back(operation: pb.Operation) -> str:
 def _fed(table: pb.Table, leader: str, members: Sequence[pb.Member]) -> Reason | None:
     """The state of a table's backlog while nothing runs; ``None`` if nothing waits."""
     ordering, name, first = table.ordering, table.name, table.next_batch
-    if ordering.HasField("blocked"):
-        block = ordering.blocked
-        return Reason(
-            Mood.STUCK,
-            f"batch {block.batch} blocks the table: {block.error.code}: {cut(block.error.message)}; "
-            f"distop batch retry|skip {name} {block.batch}",
-        )
-    if ordering.held_by:
-        return Reason(
-            Mood.STUCK,
-            f"{ordering.held_by} has rolled batches back: none is applied until it is said what becomes of "
-            f"them; distop batch list {name}, skip those not wanted, distop backlog open {name}",
-        )
+    if (held := why_held(name, ordering, first)) is not None:
+        return Reason(held.mood, held.text)
     lost = _failed_batches(table)
-    if ordering.awaiting:
-        return Reason(Mood.STUCK, _awaited(ordering, name, first))
-    if not first:
-        return lost
-    if ordering.gate != "open":
-        return Reason(
-            Mood.STUCK,
-            f"its gate is closed, and batches are collected from {first} on; distop backlog open {name}",
-        )
-    if lost:
+    if lost or not first:
         return lost
     if ordering.running:
         return _led(f"batch {first} is being applied", "end it", leader, members)
@@ -227,19 +207,41 @@ def _fed(table: pb.Table, leader: str, members: Sequence[pb.Member]) -> Reason |
     return _led(f"batch {first} is next", "apply it", leader, members)
 
 
-def _awaited(ordering: pb.Ordering, table: str, first: str) -> str:
-    """The batch that waits for approval, where to look at it, and how to approve it."""
-    batch, staged = ordering.awaiting, ordering.staged
-    approve = f"distop batch approve {table} {batch}"
-    if staged.batch == batch:
-        on = f"--branch {staged.branch}"
-        return (
-            f"batch {batch} is on branch {staged.branch}, written by {staged.operation}, and waits for "
-            f"approval to be published; look at it: distop table validate {table} {on} --rule ..., or read "
-            f"the branch; {approve} {on}, or distop batch retry|skip {table} {batch}"
+def why_held(table: str, ordering: pb.Ordering, first: str) -> Reason | None:
+    """What somebody must decide before the ordered batches of a table go on; ``None``: nothing. The one
+    derivation that :func:`why`, the page and the doctor share.
+
+    ``first``: the next batch; empty: none waits.
+    """
+    if ordering.HasField("blocked"):
+        batch, error = ordering.blocked.batch, ordering.blocked.error
+        sentence = f"batch {batch} blocks the table: {error.code}: {cut(error.message)}"
+        return Reason(Mood.STUCK, sentence, f"distop batch retry|skip {table} {batch}")
+    if ordering.held_by:
+        return Reason(
+            Mood.STUCK,
+            f"{ordering.held_by} has rolled batches back: none is applied until it is said what becomes of "
+            "them",
+            f"distop batch list {table}, skip those not wanted, distop backlog open {table}",
         )
-    comes = f" before {first} can come" if first else ""
-    return f"batch {batch} waits for approval{comes}; {approve}"
+    if ordering.awaiting:
+        batch, staged = ordering.awaiting, ordering.staged
+        approve = f"distop batch approve {table} {batch}"
+        if staged.batch == batch:
+            on = f"--branch {staged.branch}"
+            return Reason(
+                Mood.STUCK,
+                f"batch {batch} is on branch {staged.branch}, written by {staged.operation}, and waits for "
+                "approval to be published",
+                f"look at it: distop table validate {table} {on} --rule ..., or read the branch; "
+                f"{approve} {on}, or distop batch retry|skip {table} {batch}",
+            )
+        comes = f" before {first} can come" if first else ""
+        return Reason(Mood.STUCK, f"batch {batch} waits for approval{comes}", approve)
+    if first and ordering.gate != "open":
+        sentence = f"its gate is closed, and batches are collected from {first} on"
+        return Reason(Mood.STUCK, sentence, f"distop backlog open {table}")
+    return None
 
 
 def _failed_batches(table: pb.Table) -> Reason | None:

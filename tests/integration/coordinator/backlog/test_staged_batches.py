@@ -95,6 +95,7 @@ async def test_a_batch_is_looked_at_before_anybody_sees_it(service: Whole) -> No
     assert f"distop batch approve t 1 --branch {one.branch}" in sentence
     (waits,) = [found for found in await service.findings() if found.code == "BACKLOG_WAITS"]
     assert one.branch in waits.sentence
+    assert f"distop batch approve t 1 --branch {one.branch}" in waits.remedy
     for batch, branch in (("2", ""), ("1", "batch-1-1")):
         with pytest.raises(PreconditionFailed, match=r"waits (for approval|on branch)"):
             await service.client.table("t").approve_batch(batch, branch=branch)
