@@ -152,7 +152,7 @@ class Drainer:
             case policy.PutBack():
                 reached("batch.back.before")
                 txn = await put_back(self._client, self._keys, backlog.ordering_kv)
-                await self._settled(txn, lambda: reached("batch.back.after"))
+                await self._launcher.settled(txn, lambda: reached("batch.back.after"))
                 self._changed.set()
                 return 0.0
             case policy.Drop(staged):
@@ -190,7 +190,7 @@ class Drainer:
         )
         # Refused: it has just finished; the next look shows that.
         reached("batch.free.before")
-        await self._settled(txn, lambda: reached("batch.free.after"))
+        await self._launcher.settled(txn, lambda: reached("batch.free.after"))
         self._changed.set()
 
     async def _rest(self, backlog: policy.Backlog) -> None:
@@ -199,7 +199,7 @@ class Drainer:
         if index.exists:
             txn = Txn((unchanged(index),), (DeleteRange(index.key),))
             reached("batch.rest.before")
-            if not await self._settled(txn, lambda: reached("batch.rest.after")):
+            if not await self._launcher.settled(txn, lambda: reached("batch.rest.after")):
                 self._changed.set()
                 return
         self.resting = not self._changed.is_set()
@@ -351,7 +351,7 @@ class Drainer:
         """Record another ordering; if it has changed since, the next look decides."""
         txn = Txn((unchanged(backlog.ordering_kv),), (Put(self._keys.ordering, encode(ordering)),))
         reached("batch.note.before")
-        await self._settled(txn, lambda: reached("batch.note.after"))
+        await self._launcher.settled(txn, lambda: reached("batch.note.after"))
         self._changed.set()
 
     async def _failed(self, backlog: policy.Backlog, first: policy.Waiting, error: Exception) -> float:
@@ -386,13 +386,10 @@ class Drainer:
             puts += (Put(self._keys.ordering, encode(blocked)),)
         txn = Txn((unchanged(backlog.ordering_kv), unchanged(first.kv)), puts)
         reached("batch.note.before")
-        await self._settled(txn, lambda: reached("batch.note.after"))
+        await self._launcher.settled(txn, lambda: reached("batch.note.after"))
         fields = {"table": self._keys.name, "batch": first.name, "attempts": record.attempts, "error": error}
         log.warning("batch_not_started", extra={**fields, "blocked": bool(code)}, exc_info=defect)
         self._changed.set()
-
-    async def _settled(self, txn: Txn, replied: Callable[[], None]) -> bool:
-        return await self._launcher.settled(txn, replied)
 
     async def _part(self, batches: Sequence[policy.Waiting], error: Exception) -> float:
         """Batches that cannot be applied together are applied one by one, to find the faulty one."""
@@ -402,7 +399,7 @@ class Drainer:
         ]
         txn = Txn(tuple(unchanged(waiting.kv) for waiting in batches), tuple(alone))
         reached("batch.part.before")
-        await self._settled(txn, lambda: reached("batch.part.after"))
+        await self._launcher.settled(txn, lambda: reached("batch.part.after"))
         names = [waiting.name for waiting in batches]
         log.info("batches_parted", extra={"table": self._keys.name, "batches": names, "error": str(error)})
         self._changed.set()
