@@ -12,9 +12,9 @@ The snapshot of a commit that has happened is in the table, under an id that no 
 refused, a program would commit the same rows on top, or remove files of an attempt that it takes for failed:
 Iceberg's Java library sends a commit again where a gateway answers 503 (1.9: at 502 and 504, too).
 
-A program that writes its rows again makes another snapshot. For that there are request ids: the property
-``distop.request-id`` of the snapshot, stored in etcd like those of operations, in the transaction that moves
-the head. The second commit under an id gets the answer that it is done: its files belong to no snapshot.
+A program that writes its rows again makes another snapshot. For that its run has a name: the property
+``distop.run`` of the snapshot, stored in etcd like those of operations, in the transaction that moves
+the head. The second commit of a run gets the answer that it is done: its files belong to no snapshot.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ from distop.catalog.updates import (
     renumbered,
 )
 from distop.catalog.view_catalog import ViewCatalog
-from distop.errors import CorruptRecord, DistopError, InvalidArgument, RequestIdReused
+from distop.errors import CorruptRecord, DistopError, InvalidArgument, RunReused
 from distop.lake.cleanup.orphans import Files, files_of_table
 from distop.lake.iceberg.metadata_files import in_order
-from distop.lake.iceberg.provenance import FOREIGN_REQUEST, difference_of_rollback
+from distop.lake.iceberg.provenance import FOREIGN_RUN, difference_of_rollback
 from distop.lake.layout.metadata import read_metadata
 from distop.lake.layout.model import file_io
 from distop.lake.layout.properties import (
@@ -131,17 +131,15 @@ def _history(base: TableMetadata, ref: str) -> set[int]:
     return made_of | {entry.snapshot_id for entry in base.snapshot_log} if ref == MAIN_BRANCH else made_of
 
 
-def request_of(updates: Iterable[TableUpdate]) -> str:
-    """The request id of a commit; empty if it has none. Raises :class:`~distop.errors.InvalidArgument`."""
+def run_of(updates: Iterable[TableUpdate]) -> str:
+    """The run of a commit; empty if it names none. Raises :class:`~distop.errors.InvalidArgument`."""
     summaries = [update.snapshot.summary for update in updates if isinstance(update, AddSnapshotUpdate)]
     given = {
-        summary.additional_properties.get(FOREIGN_REQUEST, "") for summary in summaries if summary is not None
+        summary.additional_properties.get(FOREIGN_RUN, "") for summary in summaries if summary is not None
     } - {""}
     if len(given) > 1:
-        raise InvalidArgument(
-            "the snapshots of one commit have several request ids", details={"field": FOREIGN_REQUEST}
-        )
-    return check_name(given.pop(), FOREIGN_REQUEST) if given else ""
+        raise InvalidArgument("the snapshots of one commit name several runs", details={"field": FOREIGN_RUN})
+    return check_name(given.pop(), FOREIGN_RUN) if given else ""
 
 
 def rollback_share(etcd: SyncEtcd, keys: TableKeys, before: TableMetadata, after: TableMetadata) -> Txn:
@@ -154,38 +152,36 @@ def rollback_share(etcd: SyncEtcd, keys: TableKeys, before: TableMetadata, after
     return etcd.run(lambda client: rollback_txn(client, keys, undoes, by=by, now=time.time()))
 
 
-def is_done(etcd: SyncEtcd, keys: TableKeys, request_id: str, metadata: TableMetadata) -> bool:
-    """Whether a commit under this id has happened: the table's history shows it, also after etcd was restored
+def is_done(etcd: SyncEtcd, keys: TableKeys, run: str, metadata: TableMetadata) -> bool:
+    """Whether a commit of this run has happened: the table's history shows it, also after etcd was restored
     or the table renamed; where its snapshot has expired, the key does.
 
-    Raises :class:`~distop.errors.RequestIdReused` if it was an operation's, and
+    Raises :class:`~distop.errors.RunReused` if it was an operation's, and
     :class:`~distop.errors.RolledBack` if its rows are gone.
     """
     history = ancestors_of(metadata.current_snapshot(), metadata)
     summaries = (
         snapshot.summary.additional_properties for snapshot in history if snapshot.summary is not None
     )
-    if any(summary.get(FOREIGN_REQUEST) == request_id for summary in summaries):
+    if any(summary.get(FOREIGN_RUN) == run for summary in summaries):
         return True
-    kv = etcd.get(keys.request(request_id))
+    kv = etcd.get(keys.request(run))
     if not kv.exists:
         return False
     record = decode(kv.value, RequestRecord, kv.key)
-    etcd.run(lambda client: effective_operation(client, keys, request_id, record))
+    etcd.run(lambda client: effective_operation(client, keys, run, record))
     if record.digest != FOREIGN:
-        raise RequestIdReused(
-            f"request id {request_id!r} was used for {record.operation}", details={"field": FOREIGN_REQUEST}
-        )
+        raise RunReused(f"run {run!r} was used for {record.operation}", details={"field": FOREIGN_RUN})
     return True
 
 
-def noting(etcd: SyncEtcd, keys: TableKeys, request_id: str) -> Txn:
-    """The writes that note the id, if it is unused. The table may have no leader, so old ids are removed
+def noting(etcd: SyncEtcd, keys: TableKeys, run: str) -> Txn:
+    """The writes that note the run, if it is unused. The table may have no leader, so old ones are removed
     here."""
     now = time.time()
     with suppress(DistopError):
         etcd.run(lambda client: forget_requests(client, keys, now))
-    return done_otherwise(keys, request_id, OperationId(keys.name, FOREIGN, 0), FOREIGN, now)
+    return done_otherwise(keys, run, OperationId(keys.name, FOREIGN, 0), FOREIGN, now)
 
 
 MAX_PAUSE_S = 2.0
@@ -516,15 +512,15 @@ class EtcdCatalog(ViewCatalog):
         """The commit to make; the table itself, if there is nothing to do."""
         identifier, requirements, updates = change
         keys = self._pointers.keyspace.table(namespaces.table_name(identifier))
-        request = request_of(updates)
-        if request and current is not None and is_done(self._etcd, keys, request, current.metadata):
+        run = run_of(updates)
+        if run and current is not None and is_done(self._etcd, keys, run, current.metadata):
             return current
         check_updates(updates)
         updates = tuple(format_upgraded(updates))
         base = None if current is None else current.metadata
         besides = marks_moved(self._etcd, pointer.record, base, updates)
-        if request:
-            besides += noting(self._etcd, keys, request)
+        if run:
+            besides += noting(self._etcd, keys, run)
         if current is None:
             staged = self.stage_update(None, identifier, requirements, updates)
             self._check_namespace_of(identifier)

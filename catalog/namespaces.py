@@ -341,7 +341,7 @@ class Naming:
         """Move a table to another name.
 
         Record, head, watermarks, settings, indexes, schedules and instance counters move in one transaction;
-        history and audit trail after it. Request ids are not moved: they belong to the old name.
+        history and audit trail after it. Runs are not moved: they belong to the old name.
 
         Raises
         ------

@@ -26,7 +26,7 @@ class AsyncClient(IngestCalls, OperationCalls, TablesCalls, ClusterCalls, Access
     """Starts operations, and gives handles of operations and tables. Belongs to one event loop.
 
     Any coordinator answers any call. If one does not answer, the call is repeated on the next: every call is
-    idempotent, the start of an operation because its request id is made here, before the first attempt.
+    idempotent, the start of an operation because the id of its call is made here, before the first attempt.
 
     All methods raise :class:`~distop.errors.DistopError`: the service's error, or
     :class:`~distop.errors.Unavailable` or :class:`~distop.errors.DeadlineExceeded` without an answer within

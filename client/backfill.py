@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Any, Self
 
 from distop.client.backlog import BacklogCalls, Batch, Block, Ordering
-from distop.client.calls import new_request_id
+from distop.client.calls import new_call_id
 from distop.client.model import Model
 from distop.client.operations import OperationFailed
 from distop.errors import BatchDiffers, BatchLate, Cancelled, InvalidArgument, NotFound, PreconditionFailed
@@ -269,9 +269,9 @@ class BackfillCalls(BacklogCalls):
                 hint=f"decide about the batches that it has taken out: distop backlog open {self.name}",
                 details={"table": self.name},
             )
-        close = new_request_id()
+        close = new_call_id()
         if hold:
-            await self._control("SetOrdering", table=self.name, gate="closed", request_id=close)
+            await self._control("SetOrdering", table=self.name, gate="closed", call_id=close)
         queued = 0
         for name, wanted in arguments.items():
             state = known[name].state if name in known else ""

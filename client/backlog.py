@@ -227,7 +227,7 @@ class BacklogCalls(NamedCalls):
             argument_json="{}",
             replace=replace,
             rewritten_since=since,
-            request_id=call,
+            call_id=call,
         )
         return Enqueued.from_proto(answer, table=self.name, batch=batch)
 

@@ -14,7 +14,7 @@ from distop.proto import distop_pb2 as pb
 PAGE_SIZE = 200
 
 
-def new_request_id() -> str:
+def new_call_id() -> str:
     """Identifies one call, also when it is repeated."""
     return str(uuid.uuid4())
 
@@ -36,7 +36,7 @@ class Calls:
 
     async def _once(self, method: str, **fields: Any) -> Any:
         """As :meth:`_control`, for a call that is repeated with one id, and executed once."""
-        return await self._control(method, request_id=new_request_id(), **fields)
+        return await self._control(method, call_id=new_call_id(), **fields)
 
     async def _listed(self, method: str, field: str, **fields: Any) -> AsyncGenerator[Any, None]:
         """The items that a call lists in ``field``. Pages are fetched on demand, all at one revision."""

@@ -66,7 +66,7 @@ class AuditEntry(Model):
     cursor: str = ""
     """Its position in the trail: to list what was written after it."""
     reason: str = ""
-    request_id: str = ""
+    run: str = ""
     argument: dict[str, Any] = field(default_factory=dict)
     """Of a start: the argument, as :attr:`Operation.argument`; and once that operation is over:"""
     outcome: str = ""

@@ -9,7 +9,7 @@ from contextlib import aclosing, suppress
 from datetime import datetime
 from typing import Any, Literal, Unpack
 
-from distop.client.calls import PAGE_SIZE, Calls, NamedCalls, models, new_request_id
+from distop.client.calls import PAGE_SIZE, Calls, NamedCalls, models, new_call_id
 from distop.client.connection import Connection, make_request, resumed
 from distop.client.operations import (
     Event,
@@ -281,7 +281,7 @@ async def start(
     again, queue = options.get("again", False), options.get("queue", False)
     if isinstance(partitions, str):
         raise InvalidArgument("partitions is one string, not several", details={"field": "partitions"})
-    call_id = new_request_id()
+    call_id = new_call_id()
     request = make_request(
         pb.StartOperationRequest,
         table=table,
@@ -290,7 +290,7 @@ async def start(
         argument_json=to_json(argument, "argument"),
         partitions=partitions,
         options=operation_options(**run_options(options)),
-        request_id=options.get("run") or call_id,
+        run=options.get("run") or call_id,
         call_id="" if options.get("once") else call_id,
         started_by=connection.identity,
         then=then.to_proto() if then is not None else None,

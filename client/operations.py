@@ -168,8 +168,8 @@ class Operation(Model):
     """Grows by one with every operation of the type on the table."""
     state: OperationState
     jobs: JobCounts = JobCounts()
-    request_id: str = ""
-    """The request id, which makes its start idempotent."""
+    run: str = ""
+    """What its start belongs to: the caller's ``run``, or an id made for the call."""
     started_by: str = ""
     started_at: datetime | None = None
     finished_at: datetime | None = None
@@ -329,8 +329,8 @@ class StartOptions(RunOptions, total=False):
     then: FollowUp | None
     """An operation that its finish starts in the same transaction, if it succeeds."""
     run: str | None
-    """The request id: the name of a run of the caller's program, such as a scheduler's. The same id repeats a
-    start, from any process: the first answer comes again, as ``found``. If that operation has failed or was
+    """The name of a run of the caller's program, such as a scheduler's. The same name repeats a start,
+    from any process: the first answer comes again, as ``found``. If that operation has failed or was
     cancelled, another one is started: ``retry_of``."""
     once: bool
     """Not even then: the operation stays the answer to ``run`` whatever its outcome, also for calls that do

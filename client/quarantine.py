@@ -97,7 +97,7 @@ class QuarantineCalls(NamedCalls):
 def replay_of(
     operation: Operation, argument: Mapping[str, Any], digest: str = ""
 ) -> tuple[dict[str, Any], str]:
-    """The argument and the request id that ingest the quarantined rows of an operation, as
+    """The argument and the run that ingest the quarantined rows of an operation, as
     :meth:`~distop.client.handles.AsyncOperationHandle.replay` does; raises as it does."""
     folder = operation.facts.get("quarantine")
     if not isinstance(folder, str):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, Required, TypedDict
 
-from distop.client.calls import PAGE_SIZE, Calls, NamedCalls, models, new_request_id
+from distop.client.calls import PAGE_SIZE, Calls, NamedCalls, models, new_call_id
 from distop.client.connection import make_request
 from distop.client.model import Model
 from distop.client.operations import OperationError, Pause
@@ -229,7 +229,7 @@ class TablesCalls(Calls):
             format=format,
             options_json=to_json(options or {}, "options"),
             created_by=self._connection.identity,
-            request_id=new_request_id(),
+            call_id=new_call_id(),
         )
         return Table.from_proto(reply)
 
@@ -283,7 +283,7 @@ class TableCalls(NamedCalls):
             name=self.name,
             changes_json=[to_json(change, "changes") for change in changes],
             reason=reason,
-            request_id=run or new_request_id(),
+            run=run or new_call_id(),
         )
         return Table.from_proto(reply)
 

@@ -150,8 +150,8 @@ class CoordinatorConfig:
     """Seconds a leader keeps a table that has no work."""
     call_timeout_s: float = LIMIT_S
     """Seconds that user code and the preparation of a commit may take without a heartbeat."""
-    remember_requests_s: float = REMEMBER_S
-    """Seconds for which request ids are remembered, from the start of their operation."""
+    remember_runs_s: float = REMEMBER_S
+    """Seconds for which runs are remembered, from the start of their operation."""
     operations: tuple[str, ...] | None = None
     """Further operation types, ``module:Class``; ``None``: from DISTOP_OPERATIONS."""
     limits: Limits = field(default_factory=Limits)
@@ -167,10 +167,10 @@ class CoordinatorConfig:
             raise InvalidArgument(
                 "the call timeout must be positive seconds", details={"field": "call_timeout_s"}
             )
-        if not self.remember_requests_s >= BRIEFLY_S:
+        if not self.remember_runs_s >= BRIEFLY_S:
             raise InvalidArgument(
-                f"request ids must be remembered for at least {BRIEFLY_S:.0f} s",
-                details={"field": "remember_requests_s"},
+                f"runs must be remembered for at least {BRIEFLY_S:.0f} s",
+                details={"field": "remember_runs_s"},
             )
         if self.lease_ttl_s < 2:
             raise InvalidArgument(
@@ -269,9 +269,7 @@ class Coordinator:
         policies = Policies(client, self.config.identity.admins)
         gate = Gate(policies, registry, self.config.identity, Denials(client))
         tls = Tls(self.config.tls) if self.config.tls.cert else None
-        operations = OperationService(
-            services, following, self._stop, remember_s=self.config.remember_requests_s
-        )
+        operations = OperationService(services, following, self._stop, remember_s=self.config.remember_runs_s)
         calls = ApiCalls(gate, Callers(self.config.limits), servicers(services, operations, gate))
         web = web_of(services.answering, following, calls, tls) if web_of is not None else None
         catalog = self._catalog(registry, gate, tls)

@@ -315,10 +315,10 @@ class LocationNotOwned(PreconditionFailed):
     code = "LOCATION_NOT_OWNED"
 
 
-class RequestIdReused(AlreadyExists):
-    """This request id was used before for another request."""
+class RunReused(AlreadyExists):
+    """This run was used before for another request."""
 
-    code = "REQUEST_ID_REUSED"
+    code = "RUN_REUSED"
     default_hint = "name another run for another request: --run"
 
 
@@ -703,7 +703,7 @@ class OutcomeUnknown(Unavailable):
     """A write was sent and its reply was lost; reading back did not show whether it happened."""
 
     code = "OUTCOME_UNKNOWN"
-    default_hint = "repeat the call: it is idempotent with the same request id"
+    default_hint = "repeat the call: it is idempotent with the same run"
 
 
 class Busy(Exhausted):

@@ -66,20 +66,20 @@ class ListGrantsResponse(_message.Message):
     def __init__(self, grants: _Optional[_Iterable[_Union[Grant, _Mapping]]] = ..., enforced: _Optional[bool] = ..., subject: _Optional[str] = ..., groups: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ChangeGrantsRequest(_message.Message):
-    __slots__ = ("add", "remove", "replace", "reason", "requested_by", "request_id")
+    __slots__ = ("add", "remove", "replace", "reason", "requested_by", "call_id")
     ADD_FIELD_NUMBER: _ClassVar[int]
     REMOVE_FIELD_NUMBER: _ClassVar[int]
     REPLACE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     REQUESTED_BY_FIELD_NUMBER: _ClassVar[int]
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    CALL_ID_FIELD_NUMBER: _ClassVar[int]
     add: _containers.RepeatedCompositeFieldContainer[Grant]
     remove: _containers.RepeatedCompositeFieldContainer[Grant]
     replace: bool
     reason: str
     requested_by: str
-    request_id: str
-    def __init__(self, add: _Optional[_Iterable[_Union[Grant, _Mapping]]] = ..., remove: _Optional[_Iterable[_Union[Grant, _Mapping]]] = ..., replace: _Optional[bool] = ..., reason: _Optional[str] = ..., requested_by: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
+    call_id: str
+    def __init__(self, add: _Optional[_Iterable[_Union[Grant, _Mapping]]] = ..., remove: _Optional[_Iterable[_Union[Grant, _Mapping]]] = ..., replace: _Optional[bool] = ..., reason: _Optional[str] = ..., requested_by: _Optional[str] = ..., call_id: _Optional[str] = ...) -> None: ...
 
 class OperationOptions(_message.Message):
     __slots__ = ("deadline", "max_job_attempts", "job_backoff", "attempt_timeout", "max_failed_partitions", "retry_for")
@@ -114,14 +114,14 @@ class FollowUp(_message.Message):
     def __init__(self, type: _Optional[str] = ..., object: _Optional[str] = ..., argument_json: _Optional[str] = ..., partitions: _Optional[_Iterable[str]] = ..., options: _Optional[_Union[OperationOptions, _Mapping]] = ..., then: _Optional[_Union[FollowUp, _Mapping]] = ...) -> None: ...
 
 class StartOperationRequest(_message.Message):
-    __slots__ = ("table", "type", "object", "argument_json", "partitions", "options", "request_id", "call_id", "started_by", "then", "again_of")
+    __slots__ = ("table", "type", "object", "argument_json", "partitions", "options", "run", "call_id", "started_by", "then", "again_of")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
     OBJECT_FIELD_NUMBER: _ClassVar[int]
     ARGUMENT_JSON_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
     CALL_ID_FIELD_NUMBER: _ClassVar[int]
     STARTED_BY_FIELD_NUMBER: _ClassVar[int]
     THEN_FIELD_NUMBER: _ClassVar[int]
@@ -132,12 +132,12 @@ class StartOperationRequest(_message.Message):
     argument_json: str
     partitions: _containers.RepeatedScalarFieldContainer[str]
     options: OperationOptions
-    request_id: str
+    run: str
     call_id: str
     started_by: str
     then: FollowUp
     again_of: str
-    def __init__(self, table: _Optional[str] = ..., type: _Optional[str] = ..., object: _Optional[str] = ..., argument_json: _Optional[str] = ..., partitions: _Optional[_Iterable[str]] = ..., options: _Optional[_Union[OperationOptions, _Mapping]] = ..., request_id: _Optional[str] = ..., call_id: _Optional[str] = ..., started_by: _Optional[str] = ..., then: _Optional[_Union[FollowUp, _Mapping]] = ..., again_of: _Optional[str] = ...) -> None: ...
+    def __init__(self, table: _Optional[str] = ..., type: _Optional[str] = ..., object: _Optional[str] = ..., argument_json: _Optional[str] = ..., partitions: _Optional[_Iterable[str]] = ..., options: _Optional[_Union[OperationOptions, _Mapping]] = ..., run: _Optional[str] = ..., call_id: _Optional[str] = ..., started_by: _Optional[str] = ..., then: _Optional[_Union[FollowUp, _Mapping]] = ..., again_of: _Optional[str] = ...) -> None: ...
 
 class OperationPreview(_message.Message):
     __slots__ = ("table", "type", "preview_json", "revision")
@@ -184,7 +184,7 @@ class Pause(_message.Message):
     def __init__(self, by: _Optional[str] = ..., reason: _Optional[str] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., scope: _Optional[str] = ...) -> None: ...
 
 class Operation(_message.Message):
-    __slots__ = ("name", "table", "type", "object", "instance", "state", "jobs", "request_id", "started_by", "started_at", "finished_at", "error", "facts_json", "runner", "cancel_requested", "revision", "pause", "max_failed_partitions", "follows", "retry_of", "found", "last_job_at", "completion", "argument_json", "events", "events_left_out", "job_outcomes", "batches")
+    __slots__ = ("name", "table", "type", "object", "instance", "state", "jobs", "run", "started_by", "started_at", "finished_at", "error", "facts_json", "runner", "cancel_requested", "revision", "pause", "max_failed_partitions", "follows", "retry_of", "found", "last_job_at", "completion", "argument_json", "events", "events_left_out", "job_outcomes", "batches")
     NAME_FIELD_NUMBER: _ClassVar[int]
     TABLE_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
@@ -192,7 +192,7 @@ class Operation(_message.Message):
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     JOBS_FIELD_NUMBER: _ClassVar[int]
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
     STARTED_BY_FIELD_NUMBER: _ClassVar[int]
     STARTED_AT_FIELD_NUMBER: _ClassVar[int]
     FINISHED_AT_FIELD_NUMBER: _ClassVar[int]
@@ -220,7 +220,7 @@ class Operation(_message.Message):
     instance: int
     state: OperationState
     jobs: JobCounts
-    request_id: str
+    run: str
     started_by: str
     started_at: _timestamp_pb2.Timestamp
     finished_at: _timestamp_pb2.Timestamp
@@ -241,7 +241,7 @@ class Operation(_message.Message):
     events_left_out: int
     job_outcomes: str
     batches: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, name: _Optional[str] = ..., table: _Optional[str] = ..., type: _Optional[str] = ..., object: _Optional[str] = ..., instance: _Optional[int] = ..., state: _Optional[_Union[OperationState, str]] = ..., jobs: _Optional[_Union[JobCounts, _Mapping]] = ..., request_id: _Optional[str] = ..., started_by: _Optional[str] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., finished_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., error: _Optional[_Union[OperationError, _Mapping]] = ..., facts_json: _Optional[str] = ..., runner: _Optional[str] = ..., cancel_requested: _Optional[bool] = ..., revision: _Optional[int] = ..., pause: _Optional[_Union[Pause, _Mapping]] = ..., max_failed_partitions: _Optional[int] = ..., follows: _Optional[str] = ..., retry_of: _Optional[str] = ..., found: _Optional[bool] = ..., last_job_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., completion: _Optional[_Union[Completion, _Mapping]] = ..., argument_json: _Optional[str] = ..., events: _Optional[_Iterable[_Union[Event, _Mapping]]] = ..., events_left_out: _Optional[int] = ..., job_outcomes: _Optional[str] = ..., batches: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., table: _Optional[str] = ..., type: _Optional[str] = ..., object: _Optional[str] = ..., instance: _Optional[int] = ..., state: _Optional[_Union[OperationState, str]] = ..., jobs: _Optional[_Union[JobCounts, _Mapping]] = ..., run: _Optional[str] = ..., started_by: _Optional[str] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., finished_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., error: _Optional[_Union[OperationError, _Mapping]] = ..., facts_json: _Optional[str] = ..., runner: _Optional[str] = ..., cancel_requested: _Optional[bool] = ..., revision: _Optional[int] = ..., pause: _Optional[_Union[Pause, _Mapping]] = ..., max_failed_partitions: _Optional[int] = ..., follows: _Optional[str] = ..., retry_of: _Optional[str] = ..., found: _Optional[bool] = ..., last_job_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., completion: _Optional[_Union[Completion, _Mapping]] = ..., argument_json: _Optional[str] = ..., events: _Optional[_Iterable[_Union[Event, _Mapping]]] = ..., events_left_out: _Optional[int] = ..., job_outcomes: _Optional[str] = ..., batches: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Event(_message.Message):
     __slots__ = ("at", "what", "by", "about")
@@ -426,18 +426,18 @@ class CancelOperationRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ..., reason: _Optional[str] = ..., requested_by: _Optional[str] = ...) -> None: ...
 
 class ResolveOperationRequest(_message.Message):
-    __slots__ = ("name", "action", "reason", "requested_by", "request_id")
+    __slots__ = ("name", "action", "reason", "requested_by", "call_id")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ACTION_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     REQUESTED_BY_FIELD_NUMBER: _ClassVar[int]
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    CALL_ID_FIELD_NUMBER: _ClassVar[int]
     name: str
     action: str
     reason: str
     requested_by: str
-    request_id: str
-    def __init__(self, name: _Optional[str] = ..., action: _Optional[str] = ..., reason: _Optional[str] = ..., requested_by: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
+    call_id: str
+    def __init__(self, name: _Optional[str] = ..., action: _Optional[str] = ..., reason: _Optional[str] = ..., requested_by: _Optional[str] = ..., call_id: _Optional[str] = ...) -> None: ...
 
 class PauseOperationRequest(_message.Message):
     __slots__ = ("name", "reason", "requested_by")
@@ -510,20 +510,20 @@ class Explanation(_message.Message):
     def __init__(self, table: _Optional[str] = ..., mood: _Optional[str] = ..., sentence: _Optional[str] = ...) -> None: ...
 
 class CreateTableRequest(_message.Message):
-    __slots__ = ("name", "location", "format", "options_json", "created_by", "request_id")
+    __slots__ = ("name", "location", "format", "options_json", "created_by", "call_id")
     NAME_FIELD_NUMBER: _ClassVar[int]
     LOCATION_FIELD_NUMBER: _ClassVar[int]
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_JSON_FIELD_NUMBER: _ClassVar[int]
     CREATED_BY_FIELD_NUMBER: _ClassVar[int]
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    CALL_ID_FIELD_NUMBER: _ClassVar[int]
     name: str
     location: str
     format: str
     options_json: str
     created_by: str
-    request_id: str
-    def __init__(self, name: _Optional[str] = ..., location: _Optional[str] = ..., format: _Optional[str] = ..., options_json: _Optional[str] = ..., created_by: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
+    call_id: str
+    def __init__(self, name: _Optional[str] = ..., location: _Optional[str] = ..., format: _Optional[str] = ..., options_json: _Optional[str] = ..., created_by: _Optional[str] = ..., call_id: _Optional[str] = ...) -> None: ...
 
 class GetTableRequest(_message.Message):
     __slots__ = ("name",)
@@ -552,18 +552,18 @@ class ResumeTableRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ..., reason: _Optional[str] = ..., requested_by: _Optional[str] = ...) -> None: ...
 
 class AlterTableRequest(_message.Message):
-    __slots__ = ("name", "changes_json", "request_id", "reason", "requested_by")
+    __slots__ = ("name", "changes_json", "run", "reason", "requested_by")
     NAME_FIELD_NUMBER: _ClassVar[int]
     CHANGES_JSON_FIELD_NUMBER: _ClassVar[int]
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     REQUESTED_BY_FIELD_NUMBER: _ClassVar[int]
     name: str
     changes_json: _containers.RepeatedScalarFieldContainer[str]
-    request_id: str
+    run: str
     reason: str
     requested_by: str
-    def __init__(self, name: _Optional[str] = ..., changes_json: _Optional[_Iterable[str]] = ..., request_id: _Optional[str] = ..., reason: _Optional[str] = ..., requested_by: _Optional[str] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., changes_json: _Optional[_Iterable[str]] = ..., run: _Optional[str] = ..., reason: _Optional[str] = ..., requested_by: _Optional[str] = ...) -> None: ...
 
 class DropTableRequest(_message.Message):
     __slots__ = ("name", "purge", "reason", "requested_by", "uuid")
@@ -910,14 +910,14 @@ class ListAuditRequest(_message.Message):
     def __init__(self, table: _Optional[str] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., after: _Optional[str] = ...) -> None: ...
 
 class AuditEntry(_message.Message):
-    __slots__ = ("id", "at", "action", "target", "by", "reason", "request_id", "argument_json", "outcome", "rows", "bytes", "error_code", "claimed_by", "address", "table", "cursor")
+    __slots__ = ("id", "at", "action", "target", "by", "reason", "run", "argument_json", "outcome", "rows", "bytes", "error_code", "claimed_by", "address", "table", "cursor")
     ID_FIELD_NUMBER: _ClassVar[int]
     AT_FIELD_NUMBER: _ClassVar[int]
     ACTION_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
     BY_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
     ARGUMENT_JSON_FIELD_NUMBER: _ClassVar[int]
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
@@ -933,7 +933,7 @@ class AuditEntry(_message.Message):
     target: str
     by: str
     reason: str
-    request_id: str
+    run: str
     argument_json: str
     outcome: str
     rows: int
@@ -943,7 +943,7 @@ class AuditEntry(_message.Message):
     address: str
     table: str
     cursor: str
-    def __init__(self, id: _Optional[str] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., action: _Optional[str] = ..., target: _Optional[str] = ..., by: _Optional[str] = ..., reason: _Optional[str] = ..., request_id: _Optional[str] = ..., argument_json: _Optional[str] = ..., outcome: _Optional[str] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., error_code: _Optional[str] = ..., claimed_by: _Optional[str] = ..., address: _Optional[str] = ..., table: _Optional[str] = ..., cursor: _Optional[str] = ...) -> None: ...
+    def __init__(self, id: _Optional[str] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., action: _Optional[str] = ..., target: _Optional[str] = ..., by: _Optional[str] = ..., reason: _Optional[str] = ..., run: _Optional[str] = ..., argument_json: _Optional[str] = ..., outcome: _Optional[str] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., error_code: _Optional[str] = ..., claimed_by: _Optional[str] = ..., address: _Optional[str] = ..., table: _Optional[str] = ..., cursor: _Optional[str] = ...) -> None: ...
 
 class ListAuditResponse(_message.Message):
     __slots__ = ("entries", "next_page_token")
@@ -1100,7 +1100,7 @@ class Ordering(_message.Message):
     def __init__(self, table: _Optional[str] = ..., gate: _Optional[str] = ..., validation: _Optional[bool] = ..., late: _Optional[str] = ..., together: _Optional[int] = ..., max_attempts: _Optional[int] = ..., last: _Optional[str] = ..., running: _Optional[str] = ..., awaiting: _Optional[str] = ..., blocked: _Optional[_Union[Block, _Mapping]] = ..., revision: _Optional[int] = ..., remember: _Optional[int] = ..., forgotten: _Optional[str] = ..., signals: _Optional[_Iterable[str]] = ..., failed: _Optional[_Iterable[_Union[Block, _Mapping]]] = ..., held_by: _Optional[str] = ..., before: _Optional[bool] = ..., staged: _Optional[_Union[Staged, _Mapping]] = ..., rewritten: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class EnqueueBatchRequest(_message.Message):
-    __slots__ = ("table", "batch", "type", "argument_json", "options", "republish", "requested_by", "request_id", "unordered", "replace", "rewritten_since")
+    __slots__ = ("table", "batch", "type", "argument_json", "options", "republish", "requested_by", "call_id", "unordered", "replace", "rewritten_since")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
@@ -1108,7 +1108,7 @@ class EnqueueBatchRequest(_message.Message):
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
     REPUBLISH_FIELD_NUMBER: _ClassVar[int]
     REQUESTED_BY_FIELD_NUMBER: _ClassVar[int]
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    CALL_ID_FIELD_NUMBER: _ClassVar[int]
     UNORDERED_FIELD_NUMBER: _ClassVar[int]
     REPLACE_FIELD_NUMBER: _ClassVar[int]
     REWRITTEN_SINCE_FIELD_NUMBER: _ClassVar[int]
@@ -1119,11 +1119,11 @@ class EnqueueBatchRequest(_message.Message):
     options: OperationOptions
     republish: bool
     requested_by: str
-    request_id: str
+    call_id: str
     unordered: bool
     replace: bool
     rewritten_since: str
-    def __init__(self, table: _Optional[str] = ..., batch: _Optional[str] = ..., type: _Optional[str] = ..., argument_json: _Optional[str] = ..., options: _Optional[_Union[OperationOptions, _Mapping]] = ..., republish: _Optional[bool] = ..., requested_by: _Optional[str] = ..., request_id: _Optional[str] = ..., unordered: _Optional[bool] = ..., replace: _Optional[bool] = ..., rewritten_since: _Optional[str] = ...) -> None: ...
+    def __init__(self, table: _Optional[str] = ..., batch: _Optional[str] = ..., type: _Optional[str] = ..., argument_json: _Optional[str] = ..., options: _Optional[_Union[OperationOptions, _Mapping]] = ..., republish: _Optional[bool] = ..., requested_by: _Optional[str] = ..., call_id: _Optional[str] = ..., unordered: _Optional[bool] = ..., replace: _Optional[bool] = ..., rewritten_since: _Optional[str] = ...) -> None: ...
 
 class EnqueueBatchResponse(_message.Message):
     __slots__ = ("became", "operation", "late", "markers_json")
@@ -1168,7 +1168,7 @@ class ListBacklogResponse(_message.Message):
     def __init__(self, batches: _Optional[_Iterable[_Union[Batch, _Mapping]]] = ..., next_page_token: _Optional[str] = ..., ordering: _Optional[_Union[Ordering, _Mapping]] = ...) -> None: ...
 
 class SetOrderingRequest(_message.Message):
-    __slots__ = ("table", "gate", "validation", "late", "together", "max_attempts", "requested_by", "remember", "request_id", "before")
+    __slots__ = ("table", "gate", "validation", "late", "together", "max_attempts", "requested_by", "remember", "call_id", "before")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     GATE_FIELD_NUMBER: _ClassVar[int]
     VALIDATION_FIELD_NUMBER: _ClassVar[int]
@@ -1177,7 +1177,7 @@ class SetOrderingRequest(_message.Message):
     MAX_ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     REQUESTED_BY_FIELD_NUMBER: _ClassVar[int]
     REMEMBER_FIELD_NUMBER: _ClassVar[int]
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    CALL_ID_FIELD_NUMBER: _ClassVar[int]
     BEFORE_FIELD_NUMBER: _ClassVar[int]
     table: str
     gate: str
@@ -1187,18 +1187,18 @@ class SetOrderingRequest(_message.Message):
     max_attempts: int
     requested_by: str
     remember: int
-    request_id: str
+    call_id: str
     before: bool
-    def __init__(self, table: _Optional[str] = ..., gate: _Optional[str] = ..., validation: _Optional[bool] = ..., late: _Optional[str] = ..., together: _Optional[int] = ..., max_attempts: _Optional[int] = ..., requested_by: _Optional[str] = ..., remember: _Optional[int] = ..., request_id: _Optional[str] = ..., before: _Optional[bool] = ...) -> None: ...
+    def __init__(self, table: _Optional[str] = ..., gate: _Optional[str] = ..., validation: _Optional[bool] = ..., late: _Optional[str] = ..., together: _Optional[int] = ..., max_attempts: _Optional[int] = ..., requested_by: _Optional[str] = ..., remember: _Optional[int] = ..., call_id: _Optional[str] = ..., before: _Optional[bool] = ...) -> None: ...
 
 class ControlBacklogRequest(_message.Message):
-    __slots__ = ("table", "action", "batch", "reason", "requested_by", "request_id", "signal", "branch", "closed_by")
+    __slots__ = ("table", "action", "batch", "reason", "requested_by", "call_id", "signal", "branch", "closed_by")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     ACTION_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     REQUESTED_BY_FIELD_NUMBER: _ClassVar[int]
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    CALL_ID_FIELD_NUMBER: _ClassVar[int]
     SIGNAL_FIELD_NUMBER: _ClassVar[int]
     BRANCH_FIELD_NUMBER: _ClassVar[int]
     CLOSED_BY_FIELD_NUMBER: _ClassVar[int]
@@ -1207,11 +1207,11 @@ class ControlBacklogRequest(_message.Message):
     batch: str
     reason: str
     requested_by: str
-    request_id: str
+    call_id: str
     signal: str
     branch: str
     closed_by: str
-    def __init__(self, table: _Optional[str] = ..., action: _Optional[str] = ..., batch: _Optional[str] = ..., reason: _Optional[str] = ..., requested_by: _Optional[str] = ..., request_id: _Optional[str] = ..., signal: _Optional[str] = ..., branch: _Optional[str] = ..., closed_by: _Optional[str] = ...) -> None: ...
+    def __init__(self, table: _Optional[str] = ..., action: _Optional[str] = ..., batch: _Optional[str] = ..., reason: _Optional[str] = ..., requested_by: _Optional[str] = ..., call_id: _Optional[str] = ..., signal: _Optional[str] = ..., branch: _Optional[str] = ..., closed_by: _Optional[str] = ...) -> None: ...
 
 class Schedule(_message.Message):
     __slots__ = ("table", "name", "type", "object", "argument_json", "cron", "when", "added_by", "added_at", "pause", "next_at", "last_at", "started", "operation", "skipped", "skip", "skipped_at", "timezone")
@@ -1254,7 +1254,7 @@ class Schedule(_message.Message):
     def __init__(self, table: _Optional[str] = ..., name: _Optional[str] = ..., type: _Optional[str] = ..., object: _Optional[str] = ..., argument_json: _Optional[str] = ..., cron: _Optional[str] = ..., when: _Optional[str] = ..., added_by: _Optional[str] = ..., added_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., pause: _Optional[_Union[Pause, _Mapping]] = ..., next_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., last_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., started: _Optional[int] = ..., operation: _Optional[str] = ..., skipped: _Optional[int] = ..., skip: _Optional[_Union[OperationError, _Mapping]] = ..., skipped_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., timezone: _Optional[str] = ...) -> None: ...
 
 class AddScheduleRequest(_message.Message):
-    __slots__ = ("table", "name", "type", "object", "argument_json", "options", "cron", "when", "requested_by", "request_id", "timezone")
+    __slots__ = ("table", "name", "type", "object", "argument_json", "options", "cron", "when", "requested_by", "call_id", "timezone")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
@@ -1264,7 +1264,7 @@ class AddScheduleRequest(_message.Message):
     CRON_FIELD_NUMBER: _ClassVar[int]
     WHEN_FIELD_NUMBER: _ClassVar[int]
     REQUESTED_BY_FIELD_NUMBER: _ClassVar[int]
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    CALL_ID_FIELD_NUMBER: _ClassVar[int]
     TIMEZONE_FIELD_NUMBER: _ClassVar[int]
     table: str
     name: str
@@ -1275,9 +1275,9 @@ class AddScheduleRequest(_message.Message):
     cron: str
     when: str
     requested_by: str
-    request_id: str
+    call_id: str
     timezone: str
-    def __init__(self, table: _Optional[str] = ..., name: _Optional[str] = ..., type: _Optional[str] = ..., object: _Optional[str] = ..., argument_json: _Optional[str] = ..., options: _Optional[_Union[OperationOptions, _Mapping]] = ..., cron: _Optional[str] = ..., when: _Optional[str] = ..., requested_by: _Optional[str] = ..., request_id: _Optional[str] = ..., timezone: _Optional[str] = ...) -> None: ...
+    def __init__(self, table: _Optional[str] = ..., name: _Optional[str] = ..., type: _Optional[str] = ..., object: _Optional[str] = ..., argument_json: _Optional[str] = ..., options: _Optional[_Union[OperationOptions, _Mapping]] = ..., cron: _Optional[str] = ..., when: _Optional[str] = ..., requested_by: _Optional[str] = ..., call_id: _Optional[str] = ..., timezone: _Optional[str] = ...) -> None: ...
 
 class ListSchedulesRequest(_message.Message):
     __slots__ = ("table",)
@@ -1294,31 +1294,31 @@ class ListSchedulesResponse(_message.Message):
     def __init__(self, schedules: _Optional[_Iterable[_Union[Schedule, _Mapping]]] = ..., revision: _Optional[int] = ...) -> None: ...
 
 class RunScheduleRequest(_message.Message):
-    __slots__ = ("table", "name", "tick", "requested_by", "request_id")
+    __slots__ = ("table", "name", "tick", "requested_by", "call_id")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     TICK_FIELD_NUMBER: _ClassVar[int]
     REQUESTED_BY_FIELD_NUMBER: _ClassVar[int]
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    CALL_ID_FIELD_NUMBER: _ClassVar[int]
     table: str
     name: str
     tick: str
     requested_by: str
-    request_id: str
-    def __init__(self, table: _Optional[str] = ..., name: _Optional[str] = ..., tick: _Optional[str] = ..., requested_by: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
+    call_id: str
+    def __init__(self, table: _Optional[str] = ..., name: _Optional[str] = ..., tick: _Optional[str] = ..., requested_by: _Optional[str] = ..., call_id: _Optional[str] = ...) -> None: ...
 
 class ControlScheduleRequest(_message.Message):
-    __slots__ = ("table", "name", "action", "reason", "requested_by", "request_id")
+    __slots__ = ("table", "name", "action", "reason", "requested_by", "call_id")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     ACTION_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     REQUESTED_BY_FIELD_NUMBER: _ClassVar[int]
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    CALL_ID_FIELD_NUMBER: _ClassVar[int]
     table: str
     name: str
     action: str
     reason: str
     requested_by: str
-    request_id: str
-    def __init__(self, table: _Optional[str] = ..., name: _Optional[str] = ..., action: _Optional[str] = ..., reason: _Optional[str] = ..., requested_by: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
+    call_id: str
+    def __init__(self, table: _Optional[str] = ..., name: _Optional[str] = ..., action: _Optional[str] = ..., reason: _Optional[str] = ..., requested_by: _Optional[str] = ..., call_id: _Optional[str] = ...) -> None: ...

@@ -97,7 +97,7 @@ class OperationServiceServicer:
     """
 
     def StartOperation(self, request, context):
-        """Starts an operation, or returns the one that an earlier call with this request id has started.
+        """Starts an operation, or returns the one that an earlier call with this run has started.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -64,7 +64,7 @@ def write_frame(frame: DataFrame, options: WriteOptions) -> publishing.WriteOutc
         check_native(target.layout, arrow_schema(frame.schema))
         publication = publishing.Publication(
             target=target,
-            request_id=options.run or target.write,
+            run=options.run or target.write,
             mode=options.mode,
             on_conflict=options.on_conflict,
         )

@@ -47,7 +47,7 @@ class WriteArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     write: str
     """The name of the write; its files are in folders with this name."""
     give_up: bool = False
-    """Publish nothing: the files are removed, and cannot be published later with the same request id. With a
+    """Publish nothing: the files are removed, and cannot be published later by the same run. With a
     batch: refused if the table already has that one, since this write may have brought it."""
     mode: Literal["append", "overwrite", "overwrite_partitions", "error_if_exists", "ignore"] = "append"
     on_conflict: Literal["rebase", "refuse"] | None = None

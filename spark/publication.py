@@ -1,15 +1,15 @@
 """Publishes a write once, or abandons it: the calls of Spark's driver to a coordinator.
 
-Everything depends on request ids. A start with a request id happens once, however often and by however many
+Everything depends on runs. The start of a run happens once, however often and by however many
 processes it is sent; so the first answer to one is a fence for all that use it:
 
 - Two attempts at the same thing (a batch of a stream before and after its driver was killed) have the same
-    request id. The first one that starts wins; the other finds it, and abandons its own files.
-- Abandoning also starts an operation, one that publishes nothing, with the request id that publishing would
+    run. The first one that starts wins; the other finds it, and abandons its own files.
+- Abandoning also starts an operation, one that publishes nothing, as the run that publishing would
     have used. From then on no process can publish, not even one that was suspended and wakes up late; so its
     files may be removed. If publishing came first, nothing is abandoned and no file is touched.
 
-An operation that ended without publishing leaves its request id used. The next attempt uses the id with
+An operation that ended without publishing leaves its run used. The next attempt uses the name with
 ``.2`` appended, and so on: all attempts follow the same sequence and stop at the first that was published. So
 it is with a batch of a stream that was rolled back; another write is refused then.
 """
@@ -48,8 +48,8 @@ class Publication:
     """What is published, and how."""
 
     target: WriteTarget
-    request_id: str
-    """Id of all attempts at the same thing; for a write that is not repeated: its name."""
+    run: str
+    """The run of all attempts at the same thing; for a write that is not repeated: its name."""
     mode: str = "append"
     on_conflict: str | None = None
     source: str = ""
@@ -116,7 +116,7 @@ def publish(
 ) -> WriteOutcome:
     """Publish the output of the tasks that count, unless that was done before.
 
-    Idempotent, from any process, with the same request id: the first publication stays the answer.
+    Idempotent, from any process, with the same run: the first publication stays the answer.
 
     Raises
     ------
@@ -128,7 +128,7 @@ def publish(
         It was not published; ``details["cause"]`` says why. Its files are gone.
     DistopError
         An error of the coordinator; or, once the time is over, the last transient one. If it is
-        ``retryable``, it is unknown whether the write was published; repeating it with the same request id is
+        ``retryable``, it is unknown whether the write was published; repeating it with the same run is
         safe.
     """
     target = publication.target
@@ -139,9 +139,9 @@ def publish(
     reached("publish.middle")
     argument = publication.argument(name)
     try:
-        for request_id in _turns(publication.request_id):
+        for run in _turns(publication.run):
             try:
-                operation, first = _start(client, target, request_id, argument, deadline)
+                operation, first = _start(client, target, run, argument, deadline)
             except errors.RolledBack:
                 if not publication.source:
                     raise
@@ -156,21 +156,19 @@ def publish(
                 ended.raise_for_outcome()
                 return WriteOutcome(is_own=True, operation=ended, facts=ended.facts)
             if ended.state is OperationState.SUCCEEDED and not ended.facts.get(GAVE_UP):
-                give_up(client, publication, Deadline(GIVE_UP_S), request_id=target.write)
+                give_up(client, publication, Deadline(GIVE_UP_S), run=target.write)
                 return WriteOutcome(is_own=False, operation=ended, facts=ended.facts)
     except errors.AlreadyIngested as error:
         # The request is forgotten, so this write may be the published one: its files stay. The age of an
         # unpublished write's files identifies them.
         return WriteOutcome(is_own=False, facts={"watermark": error.details.get("watermark", "")})
     raise errors.Exhausted(
-        f"{MAX_TURNS} attempts at {publication.request_id!r} ended without being published",
+        f"{MAX_TURNS} attempts at {publication.run!r} ended without being published",
         hint="find out why they failed",
     )
 
 
-def give_up(
-    client: Client, publication: Publication, deadline: Deadline, *, request_id: str | None = None
-) -> bool:
+def give_up(client: Client, publication: Publication, deadline: Deadline, *, run: str | None = None) -> bool:
     """Make sure that a write is never published, and remove its files; return whether that is certain.
 
     Does nothing to a write that is published, or may be. Never raises: remaining files are found by their
@@ -178,15 +176,15 @@ def give_up(
 
     Parameters
     ----------
-    request_id:
-        The only id with which the write may still be published, if that is known.
+    run:
+        The only run as which the write may still be published, if that is known.
     """
     target = publication.target
     argument: dict[str, Any] = {"write": target.write, "give_up": True, "layout": target.layout_json}
-    if request_id is None and publication.source:
+    if run is None and publication.source:
         argument |= {"source": publication.source, "batch": publication.batch}
     try:
-        for turn in _turns(request_id or publication.request_id):
+        for turn in _turns(run or publication.run):
             reached("give_up.before")
             try:
                 operation, first = _start(client, target, turn, argument, deadline)
@@ -200,20 +198,20 @@ def give_up(
             ended = _end_of(client, operation, deadline)
             if ended.state is OperationState.SUCCEEDED and not ended.facts.get(GAVE_UP):
                 # Another attempt was published: all that follow this sequence stop there.
-                return request_id is None and give_up(client, publication, deadline, request_id=target.write)
+                return run is None and give_up(client, publication, deadline, run=target.write)
     except errors.DistopError as error:
         log.warning("write_not_given_up", extra={"write": target.write, "error": str(error)})
     return False
 
 
-def _turns(request_id: str) -> list[str]:
-    return [request_id, *(f"{request_id}.{turn}" for turn in range(2, MAX_TURNS))]
+def _turns(run: str) -> list[str]:
+    return [run, *(f"{run}.{turn}" for turn in range(2, MAX_TURNS))]
 
 
 def _start(
-    client: Client, target: WriteTarget, request_id: str, argument: dict[str, Any], deadline: Deadline
+    client: Client, target: WriteTarget, run: str, argument: dict[str, Any], deadline: Deadline
 ) -> tuple[Operation, bool]:
-    """The operation of a request id, and whether this very request made it.
+    """The operation of a run, and whether this very request made it.
 
     Raises :class:`~distop.errors.RolledBack` if it was that of another write, whose rows are gone.
     """
@@ -225,12 +223,12 @@ def _start(
                 TYPE,
                 argument,
                 object=target.write,
-                run=request_id,
+                run=run,
                 once=True,
                 timeout_s=max(1.0, min(deadline.left, 30.0)),
             )
             return started.started, True
-        except (errors.RequestIdReused, errors.RolledBack) as error:
+        except (errors.RunReused, errors.RolledBack) as error:
             other = client.operation(str(error.details["operation"])).get()
             # What this write itself has published stays its answer: its files belong to a snapshot.
             if other.type != TYPE or (isinstance(error, errors.RolledBack) and other.object != target.write):
@@ -253,6 +251,6 @@ def _end_of(client: Client, operation: Operation, deadline: Deadline) -> Operati
     except errors.DeadlineExceeded as error:
         raise errors.DeadlineExceeded(
             f"whether {operation.name} publishes the write is still unknown",
-            hint=f"see distop table why {operation.table}; writing again with the same request id is safe",
+            hint=f"see distop table why {operation.table}; writing again with the same run is safe",
             details=error.details,
         ) from error

@@ -518,7 +518,7 @@ class BatchWriter(datasource.DataSourceArrowWriter):
     def _publication(self) -> Publication:
         return Publication(
             target=self._target,
-            request_id=self._options.run or self._target.write,
+            run=self._options.run or self._target.write,
             mode=self._options.mode,
             on_conflict=self._options.on_conflict,
         )
@@ -586,7 +586,7 @@ class StreamWriter(datasource.DataSourceStreamArrowWriter):
             raise AssertionError(f"batch {batch_id} was written in several ways at once")
         return Publication(
             target=first.target,
-            request_id=f"{first.query_id}.{batch_id}",
+            run=f"{first.query_id}.{batch_id}",
             mode=self._options.mode,
             on_conflict=self._options.on_conflict or "rebase",
             source=stream_source(first.query_id),

@@ -42,7 +42,7 @@ async def fill(client: EtcdClient, table: str, count: int) -> None:
         ops: list[Op] = []
         for number in numbers:
             operation, request, at = OperationId(table, "noop", number), f"r{number}", now - number
-            line = HistoryRecord(outcome="success", started_at=at, finished_at=at + 1, request_id=request)
+            line = HistoryRecord(outcome="success", started_at=at, finished_at=at + 1, run=request)
             until_s = at + REMEMBER_S
             record = RequestRecord(operation=str(operation), digest="", at=at, forget_at=until_s)
             ops += [

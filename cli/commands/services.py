@@ -64,8 +64,8 @@ def coordinator(
         str,
         typer.Option(metavar="DURATION", help="End user code that runs for this long without a heartbeat."),
     ] = "10m",
-    remember_requests: Annotated[
-        str, typer.Option(metavar="DURATION", help="How long request ids are remembered.")
+    remember_runs: Annotated[
+        str, typer.Option(metavar="DURATION", help="How long the runs of requests are remembered.")
     ] = "7d",
 ) -> int:
     """Run a coordinator: serve gRPC, and lead tables that have work.
@@ -84,7 +84,7 @@ def coordinator(
         tls=access.tls(access.tls_client_ca),
         lease_ttl_s=service.lease_ttl,
         call_timeout_s=parse_duration(call_timeout, "call_timeout"),
-        remember_requests_s=parse_duration(remember_requests, "remember_requests"),
+        remember_runs_s=parse_duration(remember_runs, "remember_runs"),
         limits=limits.limits(),
     )
     return _ended(out, "coordinator", run(config))

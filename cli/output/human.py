@@ -288,7 +288,7 @@ class HumanOutput(Output):
                 ("last of it", "\n".join(map(text_of, series.get("last", ())))),
                 ("follows", operation.follows),
                 ("again, after", operation.retry_of),
-                ("request id", operation.request_id),
+                ("run", operation.run),
                 ("batches", ", ".join(operation.batches)),
                 *arguments_of(operation.argument),
                 *facts,

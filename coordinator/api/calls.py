@@ -248,7 +248,12 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 def call_id(request: Any) -> str:
     """The id of a call, the same in its repetitions; made for this one if its caller gives none."""
-    return request.request_id or uuid.uuid4().hex
+    return request.call_id or uuid.uuid4().hex
+
+
+def run_of(request: Any) -> str:
+    """The run that a request belongs to; made for this call if its caller names none."""
+    return request.run or uuid.uuid4().hex
 
 
 def audited(
@@ -266,7 +271,7 @@ def audited(
     ``more``: as of :func:`audit_put`.
     """
     entry = {"by": request.requested_by, "reason": getattr(request, "reason", ""), **more}
-    return audit_put(trail, action, target=target, at=at, request_id=call, **entry)
+    return audit_put(trail, action, target=target, at=at, run=call, **entry)
 
 
 def in_time(context: Context) -> AbstractContextManager[None]:

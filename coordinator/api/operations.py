@@ -10,7 +10,7 @@ from contextlib import aclosing, suppress
 from functools import partial
 from typing import Any
 
-from distop.coordinator.api.calls import Context, audited, call_id, in_time
+from distop.coordinator.api.calls import Context, audited, call_id, in_time, run_of
 from distop.coordinator.starting.body import StartBody, operation_arg, seconds
 from distop.coordinator.starting.planner import Planning
 from distop.coordinator.starting.services import Services
@@ -68,7 +68,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
     stopping:
         Ends the streams: the coordinator need not wait for them when it stops.
     remember_s:
-        Seconds for which request ids are remembered.
+        Seconds for which runs are remembered.
     """
 
     def __init__(
@@ -91,11 +91,11 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
         # First of all: a call that is sent away must cost as little as possible.
         async with self._services.admission.admitted(request.started_by, request.table, left_s):
             body = await StartBody.of(request, self._planner.work)
-            request_id = call_id(request)
+            run = run_of(request)
             wanted = body.request(
-                request_id,
+                run,
                 self._registry.get(body.type),
-                call=request.call_id if request.request_id else request_id,
+                call=request.call_id if request.run else run,
                 again_of=request.again_of,
                 keep_s=self._remember_s,
             )
@@ -108,7 +108,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
         self,
         schedule: str,
         body: StartBody,
-        request_id: str,
+        run: str,
         call: str,
         started_by: str,
         context: Context,
@@ -116,7 +116,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
         """Start what a schedule starts for a tick, or return what was started for it before."""
         left_s = min(context.time_remaining() or DEFAULT_CALL_S, DEFAULT_CALL_S)
         async with self._services.admission.admitted(started_by, body.table, left_s):
-            wanted = body.request(request_id, self._registry.get(body.type), call=call)
+            wanted = body.request(run, self._registry.get(body.type), call=call)
             keys = self._client.keyspace.table(body.table)
             planning = Planning(self._planner, self._client, keys, body, left_s)
             return await self._start(wanted, planning, started_by, schedule)
@@ -145,8 +145,8 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
 
         compatible = partial(self._registry.compatible, planning.kind)
         cache, guess = self._caches.table(keys), None
-        if wanted.call == wanted.request_id:  # nobody else can have used its id
-            guess = cache.read(starting.start_reads(keys, wanted), new=keys.request(wanted.request_id))
+        if wanted.call == wanted.run:  # nobody else can have used its id
+            guess = cache.read(starting.start_reads(keys, wanted), new=keys.request(wanted.run))
         started = await starting.start(
             self._client, keys, wanted, make_arg, compatible=compatible, guess=guess
         )
@@ -175,7 +175,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
         keys = self._client.keyspace.table(body.table)
         left_s = min(context.time_remaining() or DEFAULT_CALL_S, DEFAULT_CALL_S)
         planning = Planning(self._planner, self._client, keys, body, left_s)
-        wanted = body.request(call_id(request), planning.kind)
+        wanted = body.request(run_of(request), planning.kind)
         state = await starting.read_table_state(self._client, keys, wanted)
         shown = to_json(await planning.preview(state), "preview")
         return pb.OperationPreview(
@@ -189,7 +189,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
         except OperationNotFound:
             if started.request is None or not started.request.outcome:
                 raise
-            message = from_request(started.request, wanted.request_id, started.revision)
+            message = from_request(started.request, wanted.run, started.revision)
         message.found = not wanted.call or (
             started.request is not None and started.request.call != wanted.call
         )
@@ -271,12 +271,12 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
         return await self._get(operation)
 
     async def ResolveOperation(self, request: pb.ResolveOperationRequest, context: Context) -> pb.Operation:
-        request_id = check_name(call_id(request), "request_id")
-        operation, table, who, audit = self._asked(request, f"resolve-{request.action}", request_id)
+        call = check_name(call_id(request), "call_id")
+        operation, table, who, audit = self._asked(request, f"resolve-{request.action}", call)
         decision = records.ResolveRecord(action=request.action, **who)
         try:
             await request_resolve(
-                self._client, table.operation(operation), decision, request=request_id, also=(audit,)
+                self._client, table.operation(operation), decision, request=call, also=(audit,)
             )
         except OperationNotFound:
             raise await self._over(operation) from None
@@ -316,13 +316,13 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
         )
 
     def _asked(
-        self, request: Any, action: str, request_id: str = ""
+        self, request: Any, action: str, call: str = ""
     ) -> tuple[OperationId, TableKeys, dict[str, Any], Put]:
         """The operation, the keys of its table, the caller and the reason, and the audit entry."""
         operation = OperationId.parse(request.name)
         table = self._client.keyspace.table(operation.table)
         who = {"by": request.requested_by, "reason": request.reason, "at": time.time()}
-        audit = audited(table, action, request, str(operation), at=who["at"], call=request_id)
+        audit = audited(table, action, request, str(operation), at=who["at"], call=call)
         return operation, table, who, audit
 
     async def _get(self, operation: OperationId) -> pb.Operation:

@@ -161,14 +161,12 @@ class ScheduleService(distop_pb2_grpc.ScheduleServiceServicer):
                 details={"table": keys.name, "schedule": name},
             )
         at = past_tick(record.cron, request.tick, time.time(), record.timezone)
-        request_id, call = tick_id(name, record, at), call_id(request)
-        body = tick_body(keys.name, self._registry.get(record.type), record, at, request_id)
+        run, call = tick_id(name, record, at), call_id(request)
+        body = tick_body(keys.name, self._registry.get(record.type), record, at, run)
         try:
-            return await self._operations.start_tick(
-                name, body, request_id, call, request.requested_by, context
-            )
+            return await self._operations.start_tick(name, body, run, call, request.requested_by, context)
         except errors.RolledBack as error:
-            # The request id is that of the tick: no caller can choose another one.
+            # The run is that of the tick: no caller can choose another one.
             error.hint = f"to write it again, start it: distop operation start {keys.name} {body.type}"
             if operation := error.details.get("operation"):
                 error.hint += f", with the arguments that distop operation show {operation} lists"

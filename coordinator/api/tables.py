@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from distop import errors
-from distop.coordinator.api.calls import Context, audited, call_id
+from distop.coordinator.api.calls import Context, audited, call_id, run_of
 from distop.coordinator.api.published import PublishedCalls
 from distop.coordinator.views.listing import PageToken, continued_listing, first_tables, fitting, page_of
 from distop.coordinator.views.tables import explain, read_table_message, read_table_messages
@@ -52,7 +52,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 REMEMBERED = 16
-"""Request ids of the last alterations, or of the creation, kept in the table's record."""
+"""Runs of the last alterations, and the call of the creation, kept in the table's record."""
 MAX_SUMMARY = 1000
 """Characters of the changes in an entry of the audit trail."""
 
@@ -83,7 +83,7 @@ class Altering:
         from distop.lake.layout.evolution import parse_changes
 
         changes = parse_changes([from_json(text, "changes") for text in request.changes_json])
-        request_id = call_id(request)
+        run = run_of(request)
         written: list[Altered] = []
 
         async def discard() -> None:
@@ -95,19 +95,17 @@ class Altering:
             if not table.exists:
                 raise errors.TableNotFound.named(keys.name)
             record = decode(table.value, TableRecord, table.key)
-            if request_id in record.altered:
+            if run in record.altered:
                 return None, False  # the table may now consist of what was written
             await discard()
             running = await self._running(keys, run_ops.value)
             current = decode(head.value, Head, head.key) if head.exists else None
             made = await self._blocking(keys.name, _altered, record, current, changes, running)
             written.append(made)
-            new = msgspec.structs.replace(made.record, altered=[*record.altered, request_id][-REMEMBERED:])
+            new = msgspec.structs.replace(made.record, altered=[*record.altered, run][-REMEMBERED:])
             summary = "; ".join(change.summary for change in changes)[:MAX_SUMMARY]
             reason = f"{request.reason}: {summary}" if request.reason else summary
-            audit = audited(
-                keys, "alter-table", request, keys.name, at=time.time(), call=request_id, reason=reason
-            )
+            audit = audited(keys, "alter-table", request, keys.name, at=time.time(), call=run, reason=reason)
             puts: tuple[Op, ...] = (Put(keys.table, encode(new)), audit)
             if made.head is not None:
                 puts += (Put(keys.head, encode(made.head)),)
@@ -159,13 +157,13 @@ class TableService(PublishedCalls):
     """The handlers; stateless."""
 
     async def CreateTable(self, request: pb.CreateTableRequest, context: Context) -> pb.Table:
-        request_id = check_name(call_id(request), "request_id")
-        record = _checked(request, request_id)
+        call = check_name(call_id(request), "call_id")
+        record = _checked(request, call)
         await self._in_thread(record.name, "checking options", _check_options, record)
         keys = self._client.keyspace.table(record.name)
         by, at = record.created_by, record.created_at
         trails = (keys, keys.keyspace)
-        entry = partial(audit_put, action="create-table", target=record.name, request_id=request_id)
+        entry = partial(audit_put, action="create-table", target=record.name, run=call)
         audit = [entry(trail, by=by, at=at) for trail in trails]
         puts = (*table_puts(keys, record), *audit)
         tombstone, claim = keys.keyspace.dropped(record.name), LocationClaim.of(keys.keyspace, record)
@@ -187,7 +185,7 @@ class TableService(PublishedCalls):
                     f"{record.name!r} is the name of a view", details={"table": record.name}
                 )
             if current.exists:
-                if request_id in decode(current.value, TableRecord, current.key).altered:
+                if call in decode(current.value, TableRecord, current.key).altered:
                     return None, None
                 raise errors.TableExists(
                     f"table {record.name!r} already exists", details={"table": record.name}
@@ -315,7 +313,7 @@ def _check_meant(table: TableRecord, meant: str) -> None:
         )
 
 
-def _checked(request: pb.CreateTableRequest, request_id: str) -> TableRecord:
+def _checked(request: pb.CreateTableRequest, call: str) -> TableRecord:
     """The record of a new table, or an error that names the field."""
     name = check_table_name(check_new_name(request.name, "name"), "name")
     file_format = request.format or "iceberg"
@@ -332,5 +330,5 @@ def _checked(request: pb.CreateTableRequest, request_id: str) -> TableRecord:
         created_at=time.time(),
         created_by=request.created_by,
         uuid=uuid.uuid4().hex,
-        altered=[request_id],
+        altered=[call],
     )

@@ -253,7 +253,7 @@ class Finishing:
         return HistoryRecord(
             outcome=outcome,
             uuid=arg.uuid,
-            request_id=arg.request_id,
+            run=arg.run,
             started_at=arg.started_at,
             started_by=arg.started_by,
             finished_at=self._wall(),

@@ -18,7 +18,7 @@ from distop.errors import (
     OF_THE_WORLD,
     ArgumentTooLarge,
     IncompatibleOperation,
-    RequestIdReused,
+    RunReused,
 )
 from distop.metastore.etcd.txn import MAX_REQUEST_BYTES, Get, KeyValue, Put, Txn
 from distop.metastore.operations import starting
@@ -81,7 +81,7 @@ class FollowUps:
             table=keys.name,
             type=wanted.type,
             object=wanted.object,
-            request_id=f"then-{first.uuid}",
+            run=f"then-{first.uuid}",
             call=f"then-{first.uuid}",
             digest=starting.digest_of(wanted),
         )
@@ -93,10 +93,10 @@ class FollowUps:
             raise IncompatibleOperation(f"{wanted.type} cannot start while {other} is running")
         counter = keys.next_instance(wanted.type)
         index_key = keys.index(wanted.object)
-        wants = [Get(counter), Get(keys.request(request.request_id)), Get(index_key)]
+        wants = [Get(counter), Get(keys.request(request.run)), Get(index_key)]
         read = await self._client.read_at_once(wants)
         if read.got(1):
-            raise RequestIdReused(f"request id {request.request_id!r} was used before")
+            raise RunReused(f"run {request.run!r} was used before")
         next_instance, index = read.single(0, counter), read.single(2, index_key)
         table = base.record
         if table is None:

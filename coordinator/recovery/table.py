@@ -118,7 +118,7 @@ def _history(snapshot: AheadSnapshot, arg: records.OperationArg | None) -> recor
     line = records.HistoryRecord(
         outcome=records.SUCCESS,
         uuid=snapshot.uuid,
-        request_id=snapshot.request.id if snapshot.request else "",
+        run=snapshot.request.id if snapshot.request else "",
         started_by=snapshot.started_by,
         finished_at=snapshot.at,
         facts={"rows": snapshot.rows, "snapshotId": str(snapshot.snapshot_id), "restored": True},
@@ -127,7 +127,7 @@ def _history(snapshot: AheadSnapshot, arg: records.OperationArg | None) -> recor
         return line
     return msgspec.structs.replace(
         line,
-        request_id=arg.request_id,
+        run=arg.run,
         started_at=arg.started_at,
         started_by=arg.started_by,
         partition_count=arg.partition_count,
@@ -206,7 +206,7 @@ def _asked(operation: OperationId, snapshot: AheadSnapshot) -> records.Operation
         type=operation.type,
         object=operation.object,
         instance=operation.instance,
-        request_id=request.id,
+        run=request.id,
         request_note=note,
         started_at=snapshot.at,
     )

@@ -23,7 +23,7 @@ from distop.coordinator.access.callers import Caller
 UNKNOWN = "CommitStateUnknownException"
 
 _PROBLEMS: tuple[tuple[type[Exception], int, str], ...] = (
-    (errors.RequestIdReused, 422, "UnprocessableEntityException"),
+    (errors.RunReused, 422, "UnprocessableEntityException"),
     (errors.EtcdOutOfSpace, 429, "TooManyRequestsException"),
     (errors.OutcomeUnknown, 500, UNKNOWN),
     (exceptions.CommitStateUnknownException, 500, UNKNOWN),

@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 
 
 def tick_id(name: str, record: ScheduleRecord, at: float) -> str:
-    """The request id of the tick of a schedule at a time, in seconds since the Unix epoch.
+    """The run of the tick of a schedule at a time, in seconds since the Unix epoch.
 
     Whoever starts the operation of a tick uses it, and the transaction of a start compares that the id is as
     read. So one start happens, whatever leader is killed, sleeps or is replaced, and whenever a copy of a
@@ -57,9 +57,9 @@ def tick_id(name: str, record: ScheduleRecord, at: float) -> str:
 
 
 def tick_body(
-    table: str, kind: DistributedOperation, record: ScheduleRecord, at: float, request_id: str
+    table: str, kind: DistributedOperation, record: ScheduleRecord, at: float, run: str
 ) -> StartBody:
-    """The operation of a tick; ``request_id`` makes its digest that of no other one."""
+    """The operation of a tick; ``run`` makes its digest that of no other one."""
     argument = record.argument
     if record.version > 1:  # in a schedule of release 0.2.0 braces are braces
         argument = rendered(argument, at, record.timezone)
@@ -69,7 +69,7 @@ def tick_body(
         object=record.object,
         argument=argument,
         options=record.options,
-        digest=digest_of([kind.type, record.object, argument, request_id]),
+        digest=digest_of([kind.type, record.object, argument, run]),
     )
 
 
@@ -244,15 +244,15 @@ class Ticker:
         kind = registry.get(record.type)
         # The same while the schedule is unchanged; a start changes it.
         call = f"schedule.{name}.{kv.mod_revision}"
-        request_id = tick_id(name, record, tick.at) if record.cron else call
-        body = tick_body(keys.name, kind, record, tick.at, request_id)
+        run = tick_id(name, record, tick.at) if record.cron else call
+        body = tick_body(keys.name, kind, record, tick.at, run)
         self._check_free(read, kind, body, record)
 
         def share(arg: OperationArg) -> Txn:
             return Txn((unchanged(kv),), (Put(kv.key, encode(tick.started(record, str(arg.id)))),))
 
         return await self._launcher.launch(
-            kind, body, call, share, [kv], request_id=request_id, started_by=record.added_by, schedule=name
+            kind, body, call, share, [kv], run=run, started_by=record.added_by, schedule=name
         )
 
     def _check_free(

@@ -54,7 +54,7 @@ class StartBody:
 
     def request(
         self,
-        request_id: str,
+        run: str,
         kind: DistributedOperation,
         *,
         call: str = "",
@@ -70,7 +70,7 @@ class StartBody:
             table=self.table,
             type=self.type,
             object=self.object,
-            request_id=request_id,
+            run=run,
             digest=self.digest,
             call=call,
             again_of=again_of,
@@ -87,8 +87,8 @@ class StartBody:
                 f"the request takes {request.ByteSize():,} bytes, at most {MAX_REQUEST_BYTES:,} are allowed",
                 details={"field": "argument"},
             )
-        if request.request_id:
-            check_name(request.request_id, "request_id")
+        if request.run:
+            check_name(request.run, "run")
         options, argument = options_of(request.options), from_json(request.argument_json, "argument")
         table = check_table_name(request.table)
         then = await _follow_up(table, request.then, work) if request.HasField("then") else None
@@ -231,7 +231,7 @@ def operation_arg(
         partitions=plan.partitions,
         watermarks=plan.watermarks,
         options=wanted.options,
-        request_id=request.request_id,
+        run=request.run,
         request_note=request.note(started_at, before),
         retry_of=before.operation if before is not None and before.outcome != records.SUCCESS else "",
         started_at=started_at,

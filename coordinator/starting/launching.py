@@ -15,7 +15,7 @@ from distop.coordinator.starting.body import StartBody, operation_arg
 from distop.coordinator.starting.planner import Planning
 from distop.coordinator.starting.services import Services, Term
 from distop.coordinator.work import work
-from distop.errors import ArgumentTooLarge, LeadershipLost, RequestIdReused
+from distop.errors import ArgumentTooLarge, LeadershipLost, RunReused
 from distop.metastore.etcd.txn import MAX_REQUEST_BYTES, Get, KeyValue, Txn
 from distop.metastore.etcd.update import settle
 from distop.metastore.operations import starting
@@ -67,7 +67,7 @@ class Launcher:
         share: Callable[[OperationArg], Txn],
         depends_on: Sequence[KeyValue],
         *,
-        request_id: str = "",
+        run: str = "",
         started_by: str,
         batches: Sequence[str] = (),
         unordered: str = "",
@@ -84,27 +84,27 @@ class Launcher:
         depends_on:
             The keys that ``share`` compares. A slow plan is abandoned when one of them has changed, or the
             table was paused.
-        request_id:
+        run:
             Id of the request, if callers may use it, too.
         batches, unordered, schedule:
             What it is started for: batches of the backlog, an unordered batch, or a schedule.
 
         Raises
         ------
-        RequestIdReused
-            A caller has started it before, under ``request_id``.
+        RunReused
+            A caller has started it before, under ``run``.
         """
         keys = self._keys
         # Kept only for the next attempt at a lost start: its time limit continues meanwhile.
         kept, self._planning = self._planning, None
         batch = [*batches, unordered][0]
         whose = f"schedule {schedule!r}" if schedule else f"batch {batch!r}" if batch else "the backlog"
-        request = body.request(request_id or unique, kind, call=unique)
+        request = body.request(run or unique, kind, call=unique)
         state = await starting.read_table_state(self._client, keys, request)
         if (known := starting.answered_before(state, request)) is not None:
-            if request.request_id == unique:
+            if request.run == unique:
                 return Launched.LOST
-            raise RequestIdReused(f"{known} was started for it before")
+            raise RunReused(f"{known} was started for it before")
         registry, run_ops = self._services.registry, state.run_ops_kv.value
         if other := starting.operation_in_the_way(
             run_ops, request, lambda name: registry.compatible(kind, name)

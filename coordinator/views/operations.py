@@ -114,13 +114,13 @@ def from_series(operation: OperationId, entry: SeriesEntry, revision: int) -> pb
     )
 
 
-def from_request(request: RequestRecord, request_id: str, revision: int) -> pb.Operation:
+def from_request(request: RequestRecord, run: str, revision: int) -> pb.Operation:
     """The operation of a request, when the history no longer has it."""
     operation = OperationId.parse(request.operation)
     return _named(
         operation,
         state=_ENDED.get(request.outcome, pb.OPERATION_STATE_UNSPECIFIED),
-        request_id=request_id,
+        run=run,
         started_at=request.at,
         revision=revision,
     )
@@ -138,7 +138,7 @@ def from_tracked(tracked: Tracked, revision: int) -> pb.Operation:
             failed=tracked.jobs.failed,
             counting=tracked.counting,
         ),
-        request_id=arg.request_id,
+        run=arg.run,
         started_by=arg.started_by,
         started_at=arg.started_at,
         last_job_at=tracked.jobs.last_job_at,

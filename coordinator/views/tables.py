@@ -167,7 +167,7 @@ async def _last(client: EtcdClient, table: str) -> pb.Operation | None:
     return None
 
 
-_PASSES = frozenset({"INCOMPATIBLE_OPERATION", "TABLE_PAUSED", "REQUEST_ID_REUSED"})
+_PASSES = frozenset({"INCOMPATIBLE_OPERATION", "TABLE_PAUSED", "RUN_REUSED"})
 """Reasons for skipping a tick that need no action."""
 
 

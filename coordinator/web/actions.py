@@ -271,7 +271,7 @@ def of_operation(operation: pb.Operation) -> Iterator[Action]:
     state = state_of(operation)
     state += ", paused" if own_pause else ""
     state += f", {completion.error.code} at {completion.step or 'its end'}" if completion.error.code else ""
-    incarnation = f"{operation.request_id} {operation.started_at.ToNanoseconds()}"
+    incarnation = f"{operation.run} {operation.started_at.ToNanoseconds()}"
     action = partial(Action, name=name, state=state, incarnation=incarnation)
     if operation.state == pb.RUNNING:
         if own_pause:

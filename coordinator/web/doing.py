@@ -85,15 +85,15 @@ class Doing:
         async with errors_of("/action"):
             action = await self._find(request, query.needed("do"), query.needed("name"), query.text("item"))
             who = await self._access.enter_call(request, action.method, action.request)
-        holder, request_id = holder_of(request) or secrets.token_urlsafe(32), str(uuid.uuid4())
+        holder, call_id = holder_of(request) or secrets.token_urlsafe(32), str(uuid.uuid4())
         fields = {
             "do": action.do,
             "name": action.name,
             "item": action.item,
             "state": action.state,
             "incarnation": action.incarnation,
-            "request_id": request_id,
-            "form": await self._forms.sign(request_id, f"{holder}\n{who.subject}"),
+            "call_id": call_id,
+            "form": await self._forms.sign(call_id, f"{holder}\n{who.subject}"),
         }
         has_reason = "reason" in action.request.DESCRIPTOR.fields_by_name
         shown = {"action": action, "fields": fields, "has_reason": has_reason}
@@ -103,17 +103,17 @@ class Doing:
         """Do what a form says, once; the address at which one sees the effect."""
         check_same_place(request)
         who = await self._access.caller(request)
-        request_id = fields.get("request_id", "")
+        call_id = fields.get("call_id", "")
 
         async def act() -> str:
             async with errors_of("/action", ACTION_S):
-                return await self._act(request, fields, request_id)
+                return await self._act(request, fields, call_id)
 
         holder = f"{holder_of(request)}\n{who.subject}"
         token = fields.get("form", "")
-        return await self._forms.once(token, request_id, holder, act, subject=who.subject)
+        return await self._forms.once(token, call_id, holder, act, subject=who.subject)
 
-    async def _act(self, request: Request, fields: dict[str, str], request_id: str) -> str:
+    async def _act(self, request: Request, fields: dict[str, str], call_id: str) -> str:
         given = {name: fields.get(name, "") for name in ("do", "name", "item", "state", "incarnation")}
         action = await self._find(request, given["do"], given["name"], given["item"])
         if given["incarnation"] != action.incarnation:
@@ -134,8 +134,8 @@ class Doing:
         for name in claims(message):
             setattr(message, name, BY)
         for name, value in {
-            "request_id": request_id,
-            "call_id": request_id,
+            "run": call_id,
+            "call_id": call_id,
             "reason": fields.get("reason", ""),
         }.items():
             if name in known:

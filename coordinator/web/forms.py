@@ -57,15 +57,15 @@ class Forms:
         self._client, self._secret, self._clock = client, secret, clock
         self._acting: dict[str, asyncio.Task[str]] = {}
 
-    async def sign(self, request_id: str, holder: str) -> str:
+    async def sign(self, call_id: str, holder: str) -> str:
         """The token of a form. ``holder``: who may send it, such as a session and its subject."""
         shown = repr(self._clock())
-        return f"{shown}:{await self._mac(shown, request_id, holder)}"
+        return f"{shown}:{await self._mac(shown, call_id, holder)}"
 
     async def once(
         self,
         token: str,
-        request_id: str,
+        call_id: str,
         holder: str,
         act: Callable[[], Awaitable[str]],
         *,
@@ -90,15 +90,15 @@ class Forms:
             It was sent before, and what came of that is not known: it may still be under way.
         """
         shown, _, mac = token.partition(":")
-        if not hmac.compare_digest(mac.encode(), (await self._mac(shown, request_id, holder)).encode()):
+        if not hmac.compare_digest(mac.encode(), (await self._mac(shown, call_id, holder)).encode()):
             raise InvalidArgument(
                 "this form was not shown to you", hint="open it again", details={"field": "form"}
             )
         if float(shown) <= self._clock() - FORM_S:
             raise InvalidArgument("this form is too old", hint="open it again", details={"field": "form"})
-        if (task := self._acting.get(request_id)) is None:
-            task = self._acting[request_id] = asyncio.create_task(self._claimed(subject, request_id, act))
-            task.add_done_callback(lambda done: self._forget(request_id, done))
+        if (task := self._acting.get(call_id)) is None:
+            task = self._acting[call_id] = asyncio.create_task(self._claimed(subject, call_id, act))
+            task.add_done_callback(lambda done: self._forget(call_id, done))
         return await asyncio.shield(task)
 
     async def close(self) -> None:
@@ -108,10 +108,10 @@ class Forms:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _claimed(self, subject: str, request_id: str, act: Callable[[], Awaitable[str]]) -> str:
+    async def _claimed(self, subject: str, call_id: str, act: Callable[[], Awaitable[str]]) -> str:
         of_sender = f"form.{sha256(subject.encode()).hexdigest()[:16]}."
         prefix, own = self._client.keyspace.answer(of_sender), secrets.token_hex(8)
-        key = self._client.keyspace.answer(f"{of_sender}{request_id}")
+        key = self._client.keyspace.answer(f"{of_sender}{call_id}")
         if (sent := await self._client.get(key)).exists:
             return _outcome_of(sent)
         # Above the limit there are a few, of forms that are sent at the same time.
@@ -147,8 +147,8 @@ class Forms:
         with suppress(DistopError):  # then the form cannot be sent again
             await self._client.lease_revoke(lease)
 
-    def _forget(self, request_id: str, task: asyncio.Task[str]) -> None:
-        self._acting.pop(request_id, None)
+    def _forget(self, call_id: str, task: asyncio.Task[str]) -> None:
+        self._acting.pop(call_id, None)
         if not task.cancelled():
             task.exception()  # its sender may be gone
 

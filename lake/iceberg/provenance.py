@@ -31,14 +31,14 @@ BATCHES = "distop.batches"
 UNORDERED = "distop.batch"
 """The applied batch without an order."""
 REQUEST = "distop.request"
-"""The request that started it, if its caller has chosen the id: ``{"id": ..., "digest": ..., ...}``."""
+"""The request that started it, if its caller has named the run: ``{"id": ..., "digest": ..., ...}``."""
 INSTEAD_OF = "distop.instead-of"
 """The earlier operation in place of whose files it has added its own."""
 DEPENDENT = "distop.dependent"
 """``true`` if it only added files because of what the table held: a merge that found none of its keys, or an
 overwrite of partitions without rows. On other content its operation might have done more."""
-FOREIGN_REQUEST = "distop.request-id"
-"""The request id that another program has given its commit."""
+FOREIGN_RUN = "distop.run"
+"""The run that another program names for its commit."""
 
 PRODUCT_PROPERTIES = (
     WATERMARKS,
@@ -74,8 +74,8 @@ def provenance(arg: OperationArg, moved: Moves) -> dict[str, str]:
     if arg.batches:
         properties[BATCHES] = _text(arg.batches)
     note = arg.request_note
-    if arg.request_id and note.call != arg.request_id:  # other ids were made for a single call
-        request = Request(id=arg.request_id, digest=note.digest, call=note.call, forget_at=note.forget_at)
+    if arg.run and note.call != arg.run:  # other ids were made for a single call
+        request = Request(id=arg.run, digest=note.digest, call=note.call, forget_at=note.forget_at)
         properties[REQUEST] = _text(request)
     return {name: value for name, value in properties.items() if value} | watermark_properties(moved)
 
@@ -197,8 +197,8 @@ def done_by(snapshots: Iterable[Snapshot]) -> Done:
         if REQUEST in properties:
             request = from_json(properties[REQUEST].encode(), Request)
             done.requests[request.id] = operation, request.forget_at
-        elif FOREIGN_REQUEST in properties:
-            done.requests[properties[FOREIGN_REQUEST]] = "", snapshot.timestamp_ms / 1000 + REMEMBER_S
+        elif FOREIGN_RUN in properties:
+            done.requests[properties[FOREIGN_RUN]] = "", snapshot.timestamp_ms / 1000 + REMEMBER_S
     return done
 
 

@@ -271,7 +271,7 @@ def added_by(file: TableFile, operation: str) -> iceberg_snapshots.Snapshot:
         )
     raise PreconditionFailed(
         f"{operation} did more than add rows: what it wrote cannot be taken out again",
-        hint="roll the table back, or write under another request id",
+        hint="roll the table back, or name another run",
         details=details,
     )
 

@@ -275,20 +275,18 @@ async def _last(client: EtcdClient, keys: TableKeys, ordering: batches.OrderingR
     return max([ordering.forgotten, *remaining], key=str.encode)
 
 
-async def effective_operation(
-    client: EtcdClient, keys: TableKeys, request_id: str, record: RequestRecord
-) -> str:
+async def effective_operation(client: EtcdClient, keys: TableKeys, run: str, record: RequestRecord) -> str:
     """The name of the operation whose rows a request has in the table; empty: none has succeeded.
 
     Raises :class:`~distop.errors.RolledBack` if there is none any more.
     """
     kv = await client.get(keys.undone)
-    undone = decode(kv.value, UndoneRecord, kv.key).requests.get(request_id) if kv.exists else None
+    undone = decode(kv.value, UndoneRecord, kv.key).requests.get(run) if kv.exists else None
     if undone is None or undone.operation not in ("", record.done_by):
         return record.done_by
     if undone.remaining:
         return undone.remaining
     raise RolledBack(
-        f"what request {request_id!r} wrote to table {keys.name!r} was rolled back by {undone.by}",
-        details={"field": "request_id", "operation": record.done_by, "by": undone.by},
+        f"what run {run!r} wrote to table {keys.name!r} was rolled back by {undone.by}",
+        details={"field": "run", "operation": record.done_by, "by": undone.by},
     )

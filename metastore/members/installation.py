@@ -47,7 +47,7 @@ BACKUP_LIMIT_S = 3600.0
 """Longest time that etcd may take to send a backup."""
 
 REQUESTS = 50
-"""Changes whose request ids are remembered."""
+"""Changes whose calls are remembered."""
 
 
 async def enter(client: EtcdClient) -> None:
@@ -185,7 +185,7 @@ class PolicyRecord(Record, kw_only=True):
 
     grants: list[GrantRecord] = msgspec.field(default_factory=list)
     requests: list[str] = msgspec.field(default_factory=list)
-    """Request ids of its last changes."""
+    """Ids of the calls of its last changes."""
 
 
 async def read_policy(client: EtcdClient) -> PolicyRecord | None:

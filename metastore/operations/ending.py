@@ -106,7 +106,7 @@ async def request_resolve(
         Its completion has not failed, or another decision has just been made.
     NotSkippable
         The failure is not that of a skippable step: half of the operation would be published.
-    RequestIdReused
+    RunReused
         The id belongs to another request.
     """
     if decision.action not in (operation.RETRY, operation.SKIP, operation.ABORT):
@@ -156,9 +156,9 @@ async def request_resolve(
 
 def _check_same(before: operation.RequestRecord, keys: OperationKeys, request: str, digest: str) -> None:
     if (before.operation, before.digest) != (str(keys.operation), digest):
-        raise errors.RequestIdReused(
-            f"request id {request!r} was used for {before.operation} with another body",
-            details={"operation": before.operation, "field": "request_id"},
+        raise errors.RunReused(
+            f"call {request!r} was used for {before.operation} with another body",
+            details={"operation": before.operation, "field": "run"},
         )
 
 

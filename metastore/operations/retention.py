@@ -115,7 +115,7 @@ async def _replaced(
     note = record.series or anew
     ended = [] if record.facts.get("quarantine") else [str(last)]
     lines = [OperationId.parse(line) for line in [*note.lines, *ended]]
-    request = keys.request(record.request_id)
+    request = keys.request(record.run)
     wanted = [request, *(keys.operation(line).arg for line in lines)]
     read = await client.read_at_once([etcd.Get(key) for key in wanted])
     asked, *args = read.each(wanted)
@@ -123,11 +123,11 @@ async def _replaced(
     gone = etcd.Txn(
         then=tuple(etcd.DeleteRange(keys.history(line)) for line in lines if str(line) not in waiting)
     )
-    if record.request_id and asked.exists:
+    if record.run and asked.exists:
         with suppress(CorruptRecord):  # then it stays: when it is to be forgotten is not known
             known = decode(asked.value, RequestRecord, request)
             if known.operation == str(last):
-                gone += etcd.Txn((etcd.unchanged(asked),), forgotten(keys, record.request_id, known))
+                gone += etcd.Txn((etcd.unchanged(asked),), forgotten(keys, record.run, known))
     return msgspec.structs.replace(note, lines=waiting[-MAX_LINES:]), gone
 
 

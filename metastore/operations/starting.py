@@ -1,11 +1,11 @@
 """The transaction that starts an operation, and the record of its request.
 
-IF ``runOps`` and ``nextInstanceId`` are as read AND the request id is new AND the table, its head, its
+IF ``runOps`` and ``nextInstanceId`` are as read AND the run is new AND the table, its head, its
 watermarks and the index are those of the plan AND the table is not paused THEN the operation exists, with all
 its keys. A failed start leaves nothing in etcd. A plan is never older than the state it starts from: if that
 has changed meanwhile, the plan is made again.
 
-Safe to send twice: the request id is both the fence and the memory. A start whose reply was lost is sent
+Safe to send twice: the run is both the fence and the memory. A start whose reply was lost is sent
 again; either the first one happened, and the request record names its operation, or none did.
 
 A request is remembered, apart from the history, until a time that is fixed when it is accepted. A second key
@@ -68,21 +68,21 @@ def remembered(
     before:
         The earlier record of this id: it has failed, and is started again.
     """
-    expiry = _expiry(keys, arg.request_id, arg.request_note.forget_at)
+    expiry = _expiry(keys, arg.run, arg.request_note.forget_at)
     ops: tuple[etcd.Op, ...] = (_put(keys, arg, ""), etcd.Put(expiry, b"{}"))
-    if before is not None and (old := _expiry(keys, arg.request_id, before.forget_at)) != expiry:
+    if before is not None and (old := _expiry(keys, arg.run, before.forget_at)) != expiry:
         ops += (etcd.DeleteRange(old),)
     return ops
 
 
 def answered(keys: TableKeys, arg: records.OperationArg, outcome: str, now: float) -> tuple[etcd.Op, ...]:
     """A finish's writes for the request of its operation; nothing if it may be forgotten by then."""
-    return (_put(keys, arg, outcome),) if arg.request_id and now < arg.request_note.forget_at else ()
+    return (_put(keys, arg, outcome),) if arg.run and now < arg.request_note.forget_at else ()
 
 
 def done_otherwise(
     keys: TableKeys,
-    request_id: str,
+    run: str,
     operation: OperationId,
     digest: str,
     now: float,
@@ -101,22 +101,20 @@ def done_otherwise(
     record = records.RequestRecord(
         operation=str(operation), digest=digest, at=now, forget_at=now + keep_s, outcome=records.SUCCESS
     )
-    own = keys.request(request_id)
-    noted = etcd.Put(own, encode(record)), etcd.Put(_expiry(keys, request_id, record.forget_at), b"{}")
+    own = keys.request(run)
+    noted = etcd.Put(own, encode(record)), etcd.Put(_expiry(keys, run, record.forget_at), b"{}")
     return etcd.Txn((etcd.absent(own),), noted)
 
 
 def done_before(keys: TableKeys, arg: records.OperationArg) -> tuple[etcd.Op, ...]:
     """Writes that record the success of a request's operation, of which no other record is left."""
-    expiry = _expiry(keys, arg.request_id, arg.request_note.forget_at)
+    expiry = _expiry(keys, arg.run, arg.request_note.forget_at)
     return _put(keys, arg, records.SUCCESS), etcd.Put(expiry, b"{}")
 
 
-def forgotten(keys: TableKeys, request_id: str, record: records.RequestRecord) -> tuple[etcd.Op, ...]:
+def forgotten(keys: TableKeys, run: str, record: records.RequestRecord) -> tuple[etcd.Op, ...]:
     """The early removal of a remembered request."""
-    return etcd.DeleteRange(keys.request(request_id)), etcd.DeleteRange(
-        _expiry(keys, request_id, record.forget_at)
-    )
+    return etcd.DeleteRange(keys.request(run)), etcd.DeleteRange(_expiry(keys, run, record.forget_at))
 
 
 def _put(keys: TableKeys, arg: records.OperationArg, outcome: str) -> etcd.Put:
@@ -130,11 +128,11 @@ def _put(keys: TableKeys, arg: records.OperationArg, outcome: str) -> etcd.Put:
         forget_at=note.forget_at,
         outcome=outcome,
     )
-    return etcd.Put(keys.request(arg.request_id), encode(record))
+    return etcd.Put(keys.request(arg.run), encode(record))
 
 
-def _expiry(keys: TableKeys, request_id: str, at: float) -> bytes:
-    return keys.request_expiry(int(at * 1000), request_id)
+def _expiry(keys: TableKeys, run: str, at: float) -> bytes:
+    return keys.request_expiry(int(at * 1000), run)
 
 
 async def forget_requests(client: EtcdClient, keys: TableKeys, now: float) -> int:
@@ -164,13 +162,13 @@ class StartRequest:
     table: str
     type: str
     object: str = ""
-    request_id: str
+    run: str
     digest: str
     """Digest of the request's body, from :func:`digest_of`."""
     call: str = ""
     """Id of its call. Repetitions of one call get one answer, whatever the outcome; another call starts a
-    failed operation again. A call with the same id as its request has made the request id for itself. Empty:
-    all calls with this request id are one."""
+    failed operation again. A call whose id is also the run has made the run for itself. Empty: all
+    calls of this run are one."""
     again_of: str = ""
     """Run it anew if this operation is what it has started; its rows go. Empty: never."""
     keep_s: float = REMEMBER_S
@@ -182,7 +180,7 @@ class StartRequest:
 
     def note(self, now: float, before: records.RequestRecord | None = None) -> records.RequestNote:
         """What is remembered of it; ``before``: the earlier record of its id."""
-        keep_s = BRIEFLY_S if self.call == self.request_id else self.keep_s
+        keep_s = BRIEFLY_S if self.call == self.run else self.keep_s
         if not self.call:
             keep_s = max(keep_s, FENCE_S)
         return records.RequestNote(
@@ -252,7 +250,7 @@ async def read_table_state(client: EtcdClient, keys: TableKeys, request: StartRe
 
 def start_reads(keys: TableKeys, request: StartRequest) -> list[etcd.Get]:
     """The keys that a start depends on."""
-    own, next_instance = keys.request(request.request_id), keys.next_instance(request.type)
+    own, next_instance = keys.request(request.run), keys.next_instance(request.type)
     wanted = [keys.table, keys.run_ops, next_instance, own, keys.pause, keys.head, keys.watermarks]
     if request.index:
         wanted.append(keys.index(request.index))
@@ -299,10 +297,10 @@ def author_and_reason(record: records.PauseRecord | records.CancelRecord) -> str
 
 
 def answered_before(state: TableState, request: StartRequest) -> OperationId | None:
-    """The operation this request id has made before, if any; not a failed or cancelled one, unless this is a
+    """The operation this run has made before, if any; not a failed or cancelled one, unless this is a
     repetition of the call that started it, or one of both calls has said that it stays the answer.
 
-    Raises :class:`~distop.errors.RequestIdReused` when it belongs to another request.
+    Raises :class:`~distop.errors.RunReused` when it belongs to another request.
     """
     if state.request is None:
         return None
@@ -311,9 +309,9 @@ def answered_before(state: TableState, request: StartRequest) -> OperationId | N
     if state.request.outcome not in ("", records.SUCCESS) and len(calls) == 2 and "" not in calls:
         return None
     if state.request.digest != request.digest:
-        raise errors.RequestIdReused(
-            f"request id {request.request_id!r} was used for {operation} with another body",
-            details={"operation": str(operation), "field": "request_id"},
+        raise errors.RunReused(
+            f"run {request.run!r} was used for {operation} with another body",
+            details={"operation": str(operation), "field": "run"},
         )
     return operation
 
@@ -329,7 +327,7 @@ async def with_rows_to_replace(
     if state.request is None or not state.request.done_by:
         return state
     with suppress(errors.RolledBack):
-        name = await effective_operation(client, keys, request.request_id, state.request)
+        name = await effective_operation(client, keys, request.run, state.request)
         return replace(state, instead_of=name)
     return state
 
@@ -366,7 +364,7 @@ class FollowUpStart:
 
     def txn(self, keys: TableKeys) -> etcd.Txn:
         """Its contribution to the finishing transaction, which writes ``runOps`` itself."""
-        absent_request = etcd.absent(keys.request(self.request.request_id))
+        absent_request = etcd.absent(keys.request(self.request.run))
         planned = (etcd.unchanged(kv) for kv in self.planned_on)
         compares = (etcd.unchanged(self.next_instance_kv), absent_request, *planned)
         # Its table may be paused: also without jobs it waits then, and is sealed by the leader.
@@ -437,7 +435,7 @@ async def start(
     ------
     IncompatibleOperation
         An incompatible operation is running; the error names it.
-    RequestIdReused, RolledBack, TableNotFound, TablePaused, ArgumentTooLarge
+    RunReused, RolledBack, TableNotFound, TablePaused, ArgumentTooLarge
         Nothing was written.
     OutcomeUnknown
         etcd stopped answering half-way; repeating the same request is safe.
@@ -459,16 +457,16 @@ async def start(
     async def decide_on(now: TableState) -> tuple[etcd.Txn | None, Started]:
         try:
             known = answered_before(now, request)
-        except errors.RequestIdReused:
+        except errors.RunReused:
             if now.request is not None and now.request.outcome == records.SUCCESS and not request.again_of:
-                await effective_operation(client, keys, request.request_id, now.request)
+                await effective_operation(client, keys, request.run, now.request)
             raise
         if known is not None:
             assert now.request is not None
             if now.request.outcome != records.SUCCESS:
                 return None, Started(operation=known, request=now.request)
             try:
-                name = await effective_operation(client, keys, request.request_id, now.request)
+                name = await effective_operation(client, keys, request.run, now.request)
             except errors.RolledBack:
                 if request.again_of != now.request.operation:
                     raise
@@ -498,7 +496,7 @@ async def start(
     try:
         started, revision = await update(client, reads, decide, subject=subject, first=guess, replied=replied)
     except errors.OutcomeUnknown as error:
-        error.details.setdefault("request_id", request.request_id)
+        error.details.setdefault("run", request.run)
         raise
     return replace(started, revision=revision)
 

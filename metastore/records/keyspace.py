@@ -122,12 +122,12 @@ class TableKeys:
     def next_instance(self, type_name: str) -> bytes:
         return b"%s.%s.nextInstanceId" % (self._base, type_name.encode())
 
-    def request(self, request_id: str) -> bytes:
-        return b"%s.request.%s" % (self._base, escape(request_id).encode())
+    def request(self, run: str) -> bytes:
+        return b"%s.request.%s" % (self._base, escape(run).encode())
 
-    def request_expiry(self, at_ms: int, request_id: str) -> bytes:
+    def request_expiry(self, at_ms: int, run: str) -> bytes:
         """Until when a request is remembered: thirteen digits of milliseconds sort as numbers."""
-        return b"%s%013d.%s" % (self.request_expiry_prefix, at_ms, escape(request_id).encode())
+        return b"%s%013d.%s" % (self.request_expiry_prefix, at_ms, escape(run).encode())
 
     def request_of_expiry(self, key: bytes) -> bytes:
         """The key of the request that is remembered until then; empty if none is."""

@@ -263,7 +263,8 @@ class OperationArg(Record, kw_only=True):
     watermarks: dict[str, dict[str, WatermarkMove]] = {}
     """source -> partition -> move, applied in the transaction that finishes the operation."""
     options: OperationOptions = msgspec.field(default_factory=OperationOptions)
-    request_id: str = ""
+    run: str = msgspec.field(default="", name="requestId")
+    """The name that the caller has given the request, or one made for the call."""
     request_note: RequestNote = msgspec.field(default_factory=RequestNote)
     retry_of: str = ""
     """The operation that this request had started before, and that ended without success."""
@@ -488,11 +489,11 @@ class ResolveRecord(Record, kw_only=True):
 
 
 class RequestRecord(Record, kw_only=True):
-    """``<table>.request.<id>``: the operation of a request id, so that a repetition gets the same answer."""
+    """``<table>.request.<run>``: the operation of a run, so that a repetition gets the same answer."""
 
     operation: str
     digest: str
-    """Digest of the request's body; the same id with another body is an error."""
+    """Digest of the request's body; the same run with another body is an error."""
     call: str = ""
     """Id of its call: a repetition of that call gets this answer in any case."""
     at: float = 0.0
@@ -553,7 +554,7 @@ class HistoryRecord(Record, kw_only=True):
     outcome: str
     """``success``, ``failed`` or ``cancelled``."""
     uuid: str = ""
-    request_id: str = ""
+    run: str = msgspec.field(default="", name="requestId")
     started_at: float = 0.0
     started_by: str = ""
     finished_at: float = 0.0

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
+
 from distop.metastore.records.names import OperationId
 from distop.metastore.records.record import Record, decode_plain
 
@@ -32,8 +34,8 @@ class TableRecord(Record, kw_only=True):
     """Whether its folder was empty before its creator wrote there: then all of it belongs to the table, even
     if the owner file is still missing."""
     altered: list[str] = []
-    """Request ids of its creation and its last alterations. Each changes the record, which every start
-    compares."""
+    """The call of its creation and the runs of its last alterations. Each changes the record, which every
+    start compares."""
 
 
 class Head(Record, kw_only=True):
@@ -132,7 +134,7 @@ class AuditRecord(Record, kw_only=True):
     """The address of the caller."""
     reason: str = ""
     at: float = 0.0
-    request_id: str = ""
+    run: str = msgspec.field(default="", name="requestId")
     argument: str = ""
     """Of a start: the argument, as in the operation's record; and once the operation is over:"""
     outcome: str = ""

@@ -10,7 +10,7 @@ import threading
 import time
 from dataclasses import dataclass
 
-from distop.errors import RequestIdReused
+from distop.errors import RunReused
 from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.etcd.txn import Get, Put, Txn, absent
 from distop.metastore.records.record import decode, encode
@@ -46,14 +46,14 @@ class RememberedAnswers:
     def find(self, key: str, digest: str) -> AnswerRecord | None:
         """The answer under this key.
 
-        Raises :class:`~distop.errors.RequestIdReused` if it belongs to another request.
+        Raises :class:`~distop.errors.RunReused` if it belongs to another request.
         """
         kv = self._etcd.get(self._keyspace.answer(key))
         if not kv.exists:
             return None
         record = decode(kv.value, AnswerRecord, kv.key)
         if record.digest != digest:
-            raise RequestIdReused(f"the key {key} was used for another request")
+            raise RunReused(f"the key {key} was used for another request")
         return record
 
     def has(self, key: str) -> bool:

@@ -75,7 +75,7 @@ def audit_put(
     target: str,
     at: float,
     reason: str = "",
-    request_id: str = "",
+    run: str = "",
     argument: str = "",
 ) -> Put:
     """The entry of one action, for the transaction that executes it.
@@ -90,7 +90,7 @@ def audit_put(
         Seconds since the Unix epoch; the key begins with it.
     """
     record = _acted(by, action=action, target=target, reason=reason, at=at)
-    record.request_id, record.argument = request_id, argument
+    record.run, record.argument = run, argument
     return Put(_key(keys.audit_prefix, at, secrets.token_hex(4)), encode(record))
 
 
@@ -133,7 +133,7 @@ def operation_puts(keys: TableKeys, arg: OperationArg, ended: HistoryRecord | No
         address=arg.address,
         reason=_reason(arg),
         at=arg.started_at,
-        request_id=arg.request_id,
+        run=arg.run,
         argument=arg.asked,
     )
     if ended is not None:

@@ -77,7 +77,7 @@ class Table:
         self.past[str(decode(head.value, Head, head.key).snapshot_id)] = self.now
 
     async def ingest(self) -> None:
-        """Under a request id."""
+        """With a named run."""
         batch = self.lab.new_batch()
         request = f"r-{batch.name}"
         self.folders[request] = batch

@@ -72,7 +72,7 @@ async def written_natively(lab: Lab) -> list[str]:
 
 
 async def _written(lab: Lab, *, native: bool) -> list[str]:
-    """Under one request id until it is done, as a user would who repeats a job that was killed."""
+    """As one run until it is done, as a user would who repeats a job that was killed."""
     await append_batch(lab, await lab.table("written", apart=True), native=native)
     return []
 

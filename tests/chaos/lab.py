@@ -102,11 +102,11 @@ class Lab:
     async def start(
         self, book: Book, kind: str, argument: dict[str, Any], *, outcome: str = "success", **more: Any
     ) -> Started:
-        """Start an operation; sent again with the same request id until there is an answer."""
-        request_id = f"chaos-{secrets.token_hex(6)}"
+        """Start an operation; sent again with the same run until there is an answer."""
+        run = f"chaos-{secrets.token_hex(6)}"
 
         async def call() -> OperationId:
-            started = await self.client.start(book.table, kind, argument, run=request_id)
+            started = await self.client.start(book.table, kind, argument, run=run)
             return OperationId.parse(started.name)
 
         return self.begun(await self.retry_until_known(call), book, outcome, **more)

@@ -74,7 +74,7 @@ class Wanted:
     """A request to start an operation."""
 
     type: str
-    request_id: str
+    run: str
     jobs: int = 0
     watermark: bool = False
     tries: int = 2
@@ -93,12 +93,12 @@ async def starts(env: Env, wanted: Wanted, tried: int = 0) -> Any:
 
 
 def _request(wanted: Wanted) -> pb.StartOperationRequest:
-    argument = {"jobs": wanted.jobs, "watermark": wanted.watermark, "uuid": wanted.request_id}
+    argument = {"jobs": wanted.jobs, "watermark": wanted.watermark, "uuid": wanted.run}
     return pb.StartOperationRequest(
         table=TABLE,
         type=wanted.type,
         argument_json=to_json(argument, "argument"),
-        request_id=wanted.request_id,
+        run=wanted.run,
         started_by="caller",
     )
 
@@ -142,7 +142,7 @@ async def serves(env: Env, name: str, lease: int) -> Any:
         await driver._list()
         for number in (1, 2):
             request = _request(Wanted("append", f"{name}/{number}", watermark=True))
-            request.call_id = request.request_id
+            request.call_id = request.run
             await service.StartOperation(request, _Call())  # type: ignore[arg-type]
             await driver._list()
             await _act(env, driver)

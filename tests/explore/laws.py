@@ -4,7 +4,7 @@
 - An operation has one end. What it publishes and its watermarks change together, in the transaction that ends
   it, and consist of the results that stood then. An operation that was cancelled publishes nothing.
 - Each commit builds on the one before it: none is lost, none is there twice. Watermarks never go back.
-- Nothing starts beside what it is incompatible with, twice under one request id, or with a number that was
+- Nothing starts beside what it is incompatible with, twice for one run, or with a number that was
   used before. A plan is never older than the state that its operation starts from.
 - Only who leads the table ends its operations; only who runs an operation, and owns the job if that can be
   owned, adds results. What somebody has nobody else takes, and nobody takes what is paused. Nothing is
@@ -179,11 +179,8 @@ class TableLaws:
                 if move.before != marks.value(source, partition):
                     raise Broken(f"{operation} starts with a plan from a watermark that has moved")
         for kv in change.after.under(self._keys.history_prefix):
-            if (
-                self._history.fullmatch(kv.key)
-                and decode(kv.value, HistoryRecord, kv.key).request_id == arg.request_id
-            ):
-                raise Broken(f"request {arg.request_id} makes {operation}, and has made {_text(kv.key)}")
+            if self._history.fullmatch(kv.key) and decode(kv.value, HistoryRecord, kv.key).run == arg.run:
+                raise Broken(f"request {arg.run} makes {operation}, and has made {_text(kv.key)}")
 
     def _ended(self, change: _Change, operation: OperationId) -> set[str]:
         """The entry that it adds to the line, if it does."""

@@ -68,7 +68,7 @@ class Callers:
     async def _create(self, table: str) -> None:
         location = f"file://{self._folder}/{table}"
         request = pb.CreateTableRequest(
-            name=table, location=location, format="files", request_id=self._chance.word()
+            name=table, location=location, format="files", call_id=self._chance.word()
         )
         await self.call("TableService/CreateTable", request, tries=20)
 
@@ -95,7 +95,7 @@ class Callers:
             table=table,
             type=kind,
             argument_json=to_json(argument, "argument"),
-            request_id=word,
+            run=word,
             call_id=word,  # as the SDK has it
             options=pb.OperationOptions(max_failed_partitions=self._chance.pick([0, 1])),
         )
@@ -110,7 +110,7 @@ class Callers:
             batch=f"b{next(self._batches):05}",
             type="append",
             argument_json=to_json(self._argument(word, "append"), "argument"),
-            request_id=word,
+            call_id=word,
             unordered=unordered,
         )
         await self.call("BacklogService/EnqueueBatch", request)
@@ -158,7 +158,7 @@ class Callers:
             type="report",
             cron="* * * * *",
             argument_json=to_json({"jobs": 1, "uuid": f"s{word}"}, "argument"),
-            request_id=word,
+            call_id=word,
         )
         await self.call("ScheduleService/AddSchedule", request)
 
@@ -186,7 +186,7 @@ class Callers:
                 times = self._resolved[operation.name] = self._resolved.get(operation.name, 0) + 1
                 action = "retry" if times == 1 else "skip" if operation.completion.skippable else "abort"
                 resolve = pb.ResolveOperationRequest(
-                    name=operation.name, action=action, request_id=self._chance.word()
+                    name=operation.name, action=action, call_id=self._chance.word()
                 )
                 await self.call("OperationService/ResolveOperation", resolve)
         answer = await self.call("TableService/GetTable", pb.GetTableRequest(name=table))
@@ -210,7 +210,7 @@ class Callers:
 
     async def _control(self, table: str, action: str, batch: str) -> None:
         request = pb.ControlBacklogRequest(
-            table=table, action=action, batch=batch, request_id=self._chance.word()
+            table=table, action=action, batch=batch, call_id=self._chance.word()
         )
         await self.call("BacklogService/ControlBacklog", request)
 
@@ -219,7 +219,7 @@ class Callers:
         word = self._chance.word()
         argument = {"jobs": 2, "watermark": False, "uuid": f"u{word}"}
         request = pb.StartOperationRequest(
-            table=table, type="append", argument_json=to_json(argument, "argument"), request_id=word
+            table=table, type="append", argument_json=to_json(argument, "argument"), run=word
         )
         while True:
             answer = await self.call("OperationService/StartOperation", request)
@@ -230,6 +230,6 @@ class Callers:
 
 
 def _names(request: Any) -> str:
-    fields = ("table", "name", "type", "batch", "action", "request_id")
+    fields = ("table", "name", "type", "batch", "action", "run", "call_id")
     named = (getattr(request, field, "") for field in fields)
     return " ".join(name for name in named if isinstance(name, str) and name)

@@ -1,6 +1,6 @@
 """Appends rows over HTTP, each once: ``with_pyiceberg.py URL TOKEN TABLE FIRST COUNT``.
 
-Each row has a request id: a writer that gets no reply to a commit sends it again.
+Each row has a run: a writer that gets no reply to a commit sends it again.
 """
 
 import sys
@@ -17,7 +17,7 @@ for number in range(int(first), int(first) + int(count)):
             catalog = load_catalog("chaos", type="rest", uri=url, token=token)
             table = catalog.load_table(f"default.{name}")
             row = {"id": [number], "batch": ["foreign"], "kind": ["f"]}
-            properties = {"distop.request-id": f"row-{number}", "distop.on-conflict": "rebase"}
+            properties = {"distop.run": f"row-{number}", "distop.on-conflict": "rebase"}
             table.append(pa.table(row, schema=table.schema().as_arrow()), snapshot_properties=properties)
             break
         except Exception as error:  # the coordinator is killed all the time

@@ -249,9 +249,9 @@ import pyarrow as pa
 
 def append_late(catalog):
     late = catalog.load_table("default.t").transaction()
-    late.append(pa.table({"id": [10], "kind": ["k"]}), {"distop.request-id": "ten"})
+    late.append(pa.table({"id": [10], "kind": ["k"]}), {"distop.run": "ten"})
     other = pa.table({"id": [5], "kind": ["k"]})
-    catalog.load_table("default.t").append(other, {"distop.request-id": "five"})
+    catalog.load_table("default.t").append(other, {"distop.run": "five"})
     late.commit_transaction()
 """
 IN_ITS_PROCESS = """

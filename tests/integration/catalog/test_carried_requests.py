@@ -1,11 +1,11 @@
-"""Commits of other programs that carry a request id: each is done once."""
+"""Commits of other programs that name a run: each is done once."""
 
 import time
 
 import pytest
 
 from distop.catalog.catalog import EtcdCatalog
-from distop.errors import InvalidName, RequestIdReused
+from distop.errors import InvalidName, RunReused
 from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.etcd.txn import Put, Txn
 from distop.metastore.operations.starting import forget_requests
@@ -15,7 +15,7 @@ from distop.metastore.tables.watermarks import read_marks
 from support.etcd.lossy import Fault
 from support.tables.catalogs import SCHEMA, faulty, ids, ids_in, keys_of
 
-REQUEST = {"distop.request-id": "day 1"}
+REQUEST = {"distop.run": "day 1"}
 
 
 def test_a_commit_that_comes_again_is_answered_and_not_done(catalog: EtcdCatalog, store: SyncEtcd) -> None:
@@ -31,7 +31,7 @@ def test_a_commit_that_comes_again_is_answered_and_not_done(catalog: EtcdCatalog
     catalog.load_table("default.t").append(ids(0, 2), snapshot_properties=REQUEST)
     assert ids_in(catalog, "t") == [0, 1, 2]
     assert store.get(keys.head).mod_revision == at
-    table.refresh().append(ids(3, 1), snapshot_properties={"distop.request-id": "day 2"})
+    table.refresh().append(ids(3, 1), snapshot_properties={"distop.run": "day 2"})
     assert ids_in(catalog, "t") == [0, 1, 2, 3]
 
 
@@ -62,10 +62,10 @@ def test_an_id_that_an_operation_has_had_is_refused(catalog: EtcdCatalog, store:
     keys = keys_of(store, "t")
     record = RequestRecord(operation="t/ingest/1", digest="of its body")
     store.txn(Txn(then=(Put(keys.request("day 1"), encode(record)),)))
-    with pytest.raises(RequestIdReused, match="t/ingest/1"):
+    with pytest.raises(RunReused, match="t/ingest/1"):
         table.append(ids(0, 1), snapshot_properties=REQUEST)
     with pytest.raises(InvalidName):
-        table.append(ids(0, 1), snapshot_properties={"distop.request-id": "x" * 2000})
+        table.append(ids(0, 1), snapshot_properties={"distop.run": "x" * 2000})
     assert ids_in(catalog, "t") == []
 
 

@@ -354,7 +354,7 @@ def test_purging_removes_no_files_that_others_may_need(catalog: EtcdCatalog, tmp
 
 
 def test_a_renamed_table_keeps_its_rows_and_its_past(catalog: EtcdCatalog, store: SyncEtcd) -> None:
-    """O1, O22, C8, U2: history, watermarks, instance numbers and the audit trail go with it; request ids were
+    """O1, O22, C8, U2: history, watermarks, instance numbers and the audit trail go with it; runs were
     for the old name."""
     table = catalog.create_table("flights", SCHEMA)
     table.append(ids(0, 3))

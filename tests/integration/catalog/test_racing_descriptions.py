@@ -100,7 +100,7 @@ def test_a_request_that_another_one_has_done_is_answered_with_its_rows(catalog: 
     """P8: and not with the table as it was loaded."""
     catalog.create_table(NAME, SCHEMA, properties=ONCE)
     stale = catalog.load_table(NAME)
-    other, told = EtcdCatalog.over(catalog.etcd, "other"), {"distop.request-id": "once"}
+    other, told = EtcdCatalog.over(catalog.etcd, "other"), {"distop.run": "once"}
     other.load_table(NAME).append(ids(0, 3), snapshot_properties=told)
     stale.append(ids(0, 3), snapshot_properties=told)
     assert stale.scan().to_arrow().num_rows == 3

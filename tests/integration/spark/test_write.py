@@ -14,8 +14,8 @@ from distop.errors import (
     HeadConflict,
     OperationNotFound,
     PreconditionFailed,
-    RequestIdReused,
     RolledBack,
+    RunReused,
     StreamGap,
     WriteGivenUp,
     WriteTooOld,
@@ -77,12 +77,12 @@ async def driver(etcd_config: EtcdConfig, tmp_path: Path, client: LossyClient) -
 
 def plain(target: WriteTarget, **more: str) -> Publication:
     """Of a write that nobody repeats."""
-    return Publication(target=target, **{"request_id": target.write, **more})
+    return Publication(target=target, **{"run": target.write, **more})
 
 
 def batch(target: WriteTarget, number: int) -> Publication:
     """Of a batch of a streaming query."""
-    return Publication(target=target, request_id=f"q.{number}", source="stream:q", batch=str(number))
+    return Publication(target=target, run=f"q.{number}", source="stream:q", batch=str(number))
 
 
 async def test_files_written_by_tasks_are_published_where_they_lie(driver: Driver) -> None:
@@ -118,7 +118,7 @@ async def test_publishing_again_finds_the_first_answer(driver: Driver) -> None:
     assert first.operation is not None
     assert again.operation is not None
     assert again.operation.name == first.operation.name
-    late = await driver.write(0, request_id=target.write)
+    late = await driver.write(0, run=target.write)
     assert not late.is_own
     assert await driver.ids() == list(range(12))
     await driver.swept()
@@ -184,16 +184,16 @@ async def test_batches_that_a_rollback_has_undone_are_not_passed_over(driver: Dr
 
 
 async def test_a_write_that_was_rolled_back_is_not_called_published(driver: Driver) -> None:
-    """O7: under its request id it is refused; the files of the first one stay, as it may come back."""
-    first, last = await driver.write(0), await driver.write(12, request_id="w")
+    """O7: as its run it is refused; the files of the first one stay, as it may come back."""
+    first, last = await driver.write(0), await driver.write(12, run="w")
     await driver.service.succeeds("rollback", snapshot=first.facts["snapshotId"])
     target, written = await driver.written(12)
-    with refused("request_id", error=RolledBack, by="t/rollback/1"):
-        await driver.publish(plain(target, request_id="w"), written)
-    assert await driver.give_up(plain(target, request_id="w"))
+    with refused("run", error=RolledBack, by="t/rollback/1"):
+        await driver.publish(plain(target, run="w"), written)
+    assert await driver.give_up(plain(target, run="w"))
     await driver.service.at_rest()
     await driver.service.succeeds("rollback", snapshot=last.facts["snapshotId"])
-    assert not (await driver.write(12, request_id="w")).is_own
+    assert not (await driver.write(12, run="w")).is_own
     assert await driver.ids() == list(range(24))
     await driver.swept()
 
@@ -305,7 +305,7 @@ async def test_a_write_that_was_given_up_can_be_tried_again(driver: Driver) -> N
     outcome = await driver.write_batch(0, 0)
     assert outcome.is_own
     assert outcome.operation is not None
-    assert outcome.operation.request_id == "q.0.2"
+    assert outcome.operation.run == "q.0.2"
     third, again = await driver.written(0)
     assert not (await driver.publish(batch(third, 0), again)).is_own
     assert await driver.give_up(batch(third, 0)), "the files of a loser may go"
@@ -335,11 +335,11 @@ async def test_nothing_to_write_makes_no_snapshot(driver: Driver) -> None:
     assert "snapshotId" not in outcome.facts
 
 
-async def test_a_request_id_of_something_else_is_not_taken_for_a_write(driver: Driver) -> None:
+async def test_a_run_of_something_else_is_not_taken_for_a_write(driver: Driver) -> None:
     await driver.service.client.start("t", "noop", {"partitions": 0}, run="nightly")
     target, written = await driver.written(0)
-    with pytest.raises(RequestIdReused):
-        await driver.publish(plain(target, request_id="nightly"), written)
+    with pytest.raises(RunReused):
+        await driver.publish(plain(target, run="nightly"), written)
 
 
 async def test_a_pause_holds_a_write_until_its_time_is_over(driver: Driver) -> None:

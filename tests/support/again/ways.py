@@ -108,7 +108,7 @@ class Way(ABC):
 
 
 class Requests(Way):
-    """An ingest under a request id."""
+    """An ingest with a named run."""
 
     name = "request"
 
@@ -210,7 +210,7 @@ class Streams(Way):
 
     def _batch(self, target: WriteTarget, number: int) -> Publication:
         batch = str(number - 1)
-        return Publication(target=target, request_id=f"q.{batch}", source="stream:q", batch=batch)
+        return Publication(target=target, run=f"q.{batch}", source="stream:q", batch=batch)
 
 
 class Ticks(Way):
@@ -248,7 +248,7 @@ class Ticks(Way):
 
 
 class Commits(Way):
-    """A commit of another program under a request id."""
+    """A commit of another program that names a run."""
 
     name = "other program"
 
@@ -273,9 +273,9 @@ class Commits(Way):
     async def _otherwise(self, number: int, row: int) -> str:
         return await self._append(f"{number}-again", row)
 
-    async def _append(self, request_id: str, row: int) -> str:
+    async def _append(self, run: str, row: int) -> str:
         def appended() -> None:
-            properties = self._id(request_id)
+            properties = self._id(run)
             self.service.table(self.table).append(self._rows(row), snapshot_properties=properties)
 
         await asyncio.to_thread(appended)
@@ -284,8 +284,8 @@ class Commits(Way):
     def _rows(self, row: int) -> pa.Table:
         return pa.Table.from_batches([rows(row, 1)])
 
-    def _id(self, request_id: str) -> dict[str, str]:
-        return {"distop.request-id": request_id}
+    def _id(self, run: str) -> dict[str, str]:
+        return {"distop.run": run}
 
 
 NAMES = tuple(way.name for way in (Requests, Batches, Files, Streams, Ticks, Commits))

@@ -38,7 +38,7 @@ async def begin(
     table: str = "t",
     kind: str = "noop",
     object: str = "",
-    request_id: str = "",
+    run: str = "",
     call: str = "",
     body: Any = None,
     compatible: Callable[[str], bool] = lambda other: False,
@@ -49,7 +49,7 @@ async def begin(
         table=table,
         type=kind,
         object=object,
-        request_id=request_id or secrets.token_hex(8),
+        run=run or secrets.token_hex(8),
         digest=digest_of([table, kind, object, body]),
         call=call,
     )
@@ -57,7 +57,7 @@ async def begin(
 
     async def make_arg(now: TableState) -> OperationArg:
         given = {
-            "request_id": request.request_id,
+            "run": request.run,
             "request_note": request.note(1.0),
             "started_at": 1.0,
             **arg,

@@ -43,7 +43,7 @@ VALUES: dict[str, dict[str, Any]] = {
             "serviceAccounts": "https://kubernetes.default.svc.cluster.local",
             "audience": "distop",
             "catalog": {"enabled": True, "warehouse": "s3://tables/"},
-            "args": ["--remember-requests=3d"],
+            "args": ["--remember-runs=3d"],
             "resources": {"requests": {"cpu": 2, "memory": "1048576Ki"}, "limits": {"cpu": "2.5"}},
             "nodeSelector": {"disk": "fast"},
             "tolerations": [{"key": "only", "operator": "Equal", "value": "distop", "effect": "NoSchedule"}],

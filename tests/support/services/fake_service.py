@@ -83,7 +83,7 @@ class FakeService(
     async def StartOperation(self, request: pb.StartOperationRequest, context: Context) -> pb.Operation:
         await self._enter("start", request, context)
         for operation in self.world.operations.values():
-            if operation.request_id == request.request_id:
+            if operation.run == request.run:
                 await self._leave(context)
                 return operation
         argument = from_json(request.argument_json, "argument")
@@ -95,7 +95,7 @@ class FakeService(
             object=request.object,
             instance=instance,
             state=pb.RUNNING,
-            request_id=request.request_id,
+            run=request.run,
             started_by=request.started_by,
             jobs=pb.JobCounts(total=argument.get("partitions", 1)),
         )

@@ -24,7 +24,7 @@ RESUMES_S = 40.0
 
 @dataclass
 class Feeding:
-    """Publishes one small file after the other, come what may; each under a request id of its own."""
+    """Publishes one small file after the other, come what may; each a run of its own."""
 
     client: AsyncClient
     folder: Path
@@ -45,12 +45,12 @@ class Feeding:
             self.published = number
             await asyncio.sleep(PAUSE_S)
 
-    async def _until_it_is_over(self, source: Path, request_id: str) -> Operation:
+    async def _until_it_is_over(self, source: Path, run: str) -> Operation:
         """As a caller does who repeats what may be repeated."""
         while True:
             try:
                 argument = {"paths": [str(source)]}
-                operation = await self.client.start("t", "ingest", argument, run=request_id)
+                operation = await self.client.start("t", "ingest", argument, run=run)
                 return await operation.wait(timeout_s=180)
             except DistopError as error:
                 if not error.retryable:

@@ -69,7 +69,7 @@ def all_keys(store: SyncEtcd) -> list[str]:
 
 
 def give_a_past(store: SyncEtcd, table: str, operations: int = 3) -> None:
-    """What operations leave behind: history, request ids, counters, watermarks, settings."""
+    """What operations leave behind: history, runs, counters, watermarks, settings."""
     keys = keys_of(store, table)
     history = encode(HistoryRecord(outcome="success"))
     for start in range(1, operations + 1, 50):

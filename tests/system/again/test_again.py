@@ -111,7 +111,7 @@ async def test_a_request_that_was_rolled_back_is_refused_by_name(service: Whole)
     started = await service.client.start("t", "ingest", argument, run="run-1")
     await started.result(timeout_s=60)
     other = pa.table({"id": [30], "kind": ["k0"]})
-    of_program = {"distop.request-id": "monday"}
+    of_program = {"distop.run": "monday"}
 
     def appended() -> None:
         table = service.table()
@@ -121,9 +121,9 @@ async def test_a_request_that_was_rolled_back_is_refused_by_name(service: Whole)
     await asyncio.to_thread(appended)
     first, *_, last = await snapshots(service)
     assert (await rolled_back(service, first))["undoneRequests"] == ["monday", "run-1"]
-    with refused("request_id", error=RolledBack, by="t/rollback/1"):
+    with refused("run", error=RolledBack, by="t/rollback/1"):
         await service.client.start("t", "ingest", argument, run="run-1")
-    with refused("request_id", error=RolledBack, by="t/rollback/1"):
+    with refused("run", error=RolledBack, by="t/rollback/1"):
         await asyncio.to_thread(appended)
     assert await asyncio.to_thread(service.ids) == [1]
     await service.client.start("t", "ingest", argument, run="run-2")
@@ -175,7 +175,7 @@ async def test_what_counts_as_applied_and_is_not_in_the_table_is_found(service: 
 
 
 async def test_a_tick_that_was_rolled_back_says_how_to_write_it_again(service: Whole) -> None:
-    """A1, A10: its request id is its schedule's, so that no other one can be chosen."""
+    """A1, A10: its run is its schedule's, so that no other one can be chosen."""
     await published(service, "1")
     first, *_ = await snapshots(service)
     argument = {"paths": [str(service.source("r", 20, 1))]}

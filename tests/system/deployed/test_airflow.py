@@ -349,4 +349,4 @@ async def a_bad_file_is_not_tried_again(service: Whole, airflow: Airflow, day: s
 async def of_task(service: Whole, task: Task) -> list[Operation]:
     """The operations of a task, the newest first."""
     name = f"airflow/{task.dag}/load/{task.day}"
-    return [found async for found in service.client.operations(task.table) if found.request_id == name]
+    return [found async for found in service.client.operations(task.table) if found.run == name]

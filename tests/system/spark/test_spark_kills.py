@@ -38,7 +38,7 @@ def test_a_worker_that_is_killed_costs_time_and_no_row(service: Service, spark: 
 
 
 class Killed:
-    """A program that wrote under a request id and ran a stream, and was killed half-way in both."""
+    """A program that wrote as a run and ran a stream, and was killed half-way in both."""
 
     def __init__(self, service: Service, folder: Path) -> None:
         self.written, self.streamed = service.table(), service.table()
@@ -84,7 +84,7 @@ DRIVER = pytest.mark.slow("starts a driver of its own, which is a JVM, to kill i
 
 
 @DRIVER
-def test_a_driver_that_is_killed_can_write_again_under_the_same_request_id(
+def test_a_driver_that_is_killed_can_write_again_as_the_same_run(
     service: Service, spark: Any, killed: Killed
 ) -> None:
     """P2, P8, P15"""
@@ -126,5 +126,5 @@ def test_a_stream_whose_driver_is_killed_has_every_row_once(
     newest = max(published, key=lambda operation: operation.facts["series"]["operations"])
     told = newest.facts["series"]
     assert (told["name"], told["operations"], told["rows"]) == (f"stream:{query_id}", 4, 400)
-    assert newest.request_id == f"{query_id}.3"
+    assert newest.run == f"{query_id}.3"
     assert service.client.table(table).watermarks() == {f"stream:{query_id}": {"batch": "3"}}

@@ -94,7 +94,7 @@ def test_a_write_that_fails_leaves_nothing(service: Service, spark: Any) -> None
 
 
 def test_spark_writes_the_files_itself(service: Service, spark: Any) -> None:
-    """P1, P5, P14: also with partitions, types that become wider, nulls; and once for a request id."""
+    """P1, P5, P14: also with partitions, types that become wider, nulls; and once for a run."""
     table = service.table(
         schema=["id: long not null", "kind: string", "day: date", "at: timestamptz", "price: decimal(12,2)"],
         partitionBy=["kind", "month(day)"],

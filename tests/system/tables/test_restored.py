@@ -38,7 +38,7 @@ ROWS = 20
 
 @dataclass
 class Callers:
-    """Somebody who ingests under request ids, and somebody who publishes batches; both may begin anew."""
+    """Somebody who names the runs of its ingests, and somebody who publishes batches; both may begin anew."""
 
     client: AsyncClient
     folder: Path

@@ -73,7 +73,7 @@ async def test_a_started_operation_can_be_read(service: tuple[FakeService, str])
         assert started.started.jobs.total == 3
         assert started.started.started_by == "me@here"
         assert await started.get() == started.started
-        repeated = await client.start("flights", "noop", run=started.started.request_id)
+        repeated = await client.start("flights", "noop", run=started.started.run)
         assert repeated.started == started.started
     request = fake.calls["start"][0]
     assert request.options.deadline.ToMilliseconds() == 1500
@@ -81,7 +81,7 @@ async def test_a_started_operation_can_be_read(service: tuple[FakeService, str])
     assert request.options.job_backoff.ToMilliseconds() == 250
     assert request.options.attempt_timeout.seconds == 90
     assert list(request.partitions) == ["a", "b"]
-    assert request.request_id == started.started.request_id != ""
+    assert request.run == started.started.run != ""
 
 
 async def test_a_client_refused_as_busy_tries_again_when_it_was_advised_to(
@@ -111,7 +111,7 @@ async def test_a_lost_reply_is_repeated_with_the_same_id(fake: FakeService, clie
     fake.lose_replies = 2
     started = await client.start("flights", "noop")
     assert len(fake.calls["start"]) == 3
-    assert {request.request_id for request in fake.calls["start"]} == {started.started.request_id}
+    assert {request.run for request in fake.calls["start"]} == {started.started.run}
     assert list(fake.world.operations) == ["flights/noop/1"]
     fake.world.add(pb.Operation(name="flights/noop/9", state=pb.COMMITTING))
     fake.lose_replies = 1
@@ -119,7 +119,7 @@ async def test_a_lost_reply_is_repeated_with_the_same_id(fake: FakeService, clie
     fake.lose_replies = 1
     assert (await client.create_table("flights", "/data/f")).location == "/data/f"
     for first, second in (fake.calls["resolve"], fake.calls["create_table"]):
-        assert first.request_id == second.request_id != ""
+        assert first.call_id == second.call_id != ""
     with pytest.raises(TableExists):
         await client.create_table("flights", "/data/f")
 

@@ -22,7 +22,7 @@ OPERATIONS = st.builds(
     instance=st.integers(0, 2**62),
     state=st.sampled_from(OperationState),
     jobs=st.builds(JobCounts, *[st.integers(0, 2**40)] * 3),
-    request_id=TEXT,
+    run=TEXT,
     started_by=TEXT,
     started_at=st.none() | st.datetimes(min_value=datetime(1971, 1, 1), timezones=st.just(UTC)),  # noqa: DTZ001
     finished_at=st.none() | st.datetimes(min_value=datetime(1971, 1, 1), timezones=st.just(UTC)),  # noqa: DTZ001

@@ -82,8 +82,8 @@ def test_every_exported_name_exists() -> None:
 
 async def test_a_start_with_an_option_that_there_is_not_is_refused() -> None:
     """In place of a start without it, which could not be repeated safely."""
-    options: dict[str, Any] = {"request_id": "monday"}
+    options: dict[str, Any] = {"run_id": "monday"}
     async with AsyncClient("127.0.0.1:1") as sdk:
         for start in (sdk.start("t", "noop", **options), sdk.table("t").compact(**options)):
-            with pytest.raises(TypeError, match="no option request_id"):
+            with pytest.raises(TypeError, match="no option run_id"):
                 await start

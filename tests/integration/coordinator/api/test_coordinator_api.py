@@ -200,9 +200,9 @@ async def test_a_table_may_be_called_with_its_namespace_in_every_call(service: S
     assert made.name == "t"
     with pytest.raises(errors.TableExists), raising():
         await service.tables.CreateTable(pb.CreateTableRequest(name="t", location="/data/u"))
-    operation = await service.start("default.t", request_id="r", argument={"partitions": 0})
+    operation = await service.start("default.t", run="r", argument={"partitions": 0})
     assert str(operation) == "t/noop/1"
-    assert await service.start("t", request_id="r", argument={"partitions": 0}) == operation
+    assert await service.start("t", run="r", argument={"partitions": 0}) == operation
     await service.ended(operation)
     with raising():
         assert (await service.tables.GetTable(pb.GetTableRequest(name="default.t"))).name == "t"
@@ -216,14 +216,14 @@ async def test_a_table_may_be_called_with_its_namespace_in_every_call(service: S
 
 async def test_a_repeated_creation_gives_the_table_of_the_first_one_and_no_other(service: Service) -> None:
     """P8: its reply was lost. A table of the same name, folder and owner may be somebody else's."""
-    request = pb.CreateTableRequest(name="t", location="/data/t", created_by="me", request_id="r1")
+    request = pb.CreateTableRequest(name="t", location="/data/t", created_by="me", call_id="r1")
     with raising():
         made = await service.tables.CreateTable(request)
         assert (await service.tables.CreateTable(request)).uuid == made.uuid
         trail = await service.cluster.ListAudit(pb.ListAuditRequest())
-    assert [entry.request_id for entry in trail.entries if entry.action == "create-table"] == ["r1"]
+    assert [entry.run for entry in trail.entries if entry.action == "create-table"] == ["r1"]
     for other in ("r2", ""):
-        request.request_id = other
+        request.call_id = other
         with pytest.raises(errors.TableExists), raising():
             await service.tables.CreateTable(request)
 
@@ -303,7 +303,7 @@ BAD_STARTS: list[tuple[pb.StartOperationRequest, type[errors.DistopError], str]]
     (start(partitions=["a", "commit"]), errors.InvalidName, "partitions"),
     (start(partitions=["a", ""]), errors.InvalidName, "partition"),
     (start(partitions=["a", "a"]), errors.InvalidArgument, "partitions"),
-    (start(request_id="_r"), errors.InvalidName, "request_id"),
+    (start(run="_r"), errors.InvalidName, "run"),
     (with_option("max_job_attempts", -1), errors.InvalidArgument, "options.max_job_attempts"),
     (with_option("max_job_attempts", 101), errors.InvalidArgument, "options.max_job_attempts"),
     (with_option("job_backoff", 0), errors.InvalidArgument, "options.job_backoff_s"),
@@ -636,7 +636,7 @@ async def test_large_integers_survive_to_every_reader(sdk: AsyncClient, client: 
     assert same(decode(kv.value, OperationArg, kv.key).argument)
     # What was asked for is shown as it was written, its keys in their order.
     assert repr((await started.get()).argument) == repr(NUMBERS)
-    again = await sdk.start("t", "friend", NUMBERS, run=started.started.request_id)
+    again = await sdk.start("t", "friend", NUMBERS, run=started.started.run)
     assert again.name == started.name
     await sdk.table("t").set_ordering(gate="closed")
     await sdk.table("t").enqueue("b", "noop", NUMBERS)

@@ -33,12 +33,12 @@ async def nothing_left(client: EtcdClient, operation: OperationId) -> bool:
 
 async def test_zero_partitions_complete_at_once(service: Service, client: EtcdClient) -> None:
     """O6."""
-    operation = await service.start("t", argument={"partitions": 0}, started_by="me", request_id="r")
+    operation = await service.start("t", argument={"partitions": 0}, started_by="me", run="r")
     ended = await service.ended(operation)
     assert ended.state == pb.SUCCEEDED
     assert (ended.jobs.total, ended.jobs.succeeded, ended.jobs.failed) == (0, 0, 0)
     assert (ended.name, ended.table, ended.type, ended.instance) == ("t/noop/1", "t", "noop", 1)
-    assert (ended.started_by, ended.request_id) == ("me", "r")
+    assert (ended.started_by, ended.run) == ("me", "r")
     assert 0 < ended.started_at.ToNanoseconds() <= ended.finished_at.ToNanoseconds()
     assert await eventually(lambda: nothing_left(client, operation))
 
@@ -283,8 +283,8 @@ async def test_tables_of_any_name(service: Service, client: EtcdClient) -> None:
         beside = f"{name[:500]}2"
         await service.create_table(name)
         await service.create_table(beside)
-        operation = await service.start(name, "per_object", object="o.b/j %", request_id="a b/c")
-        other = await service.start(beside, "per_object", object="o.b/j %", request_id="a b/c")
+        operation = await service.start(name, "per_object", object="o.b/j %", run="a b/c")
+        other = await service.start(beside, "per_object", object="o.b/j %", run="a b/c")
         await mark(client, operation, "0")
         ended = await service.ended(operation)
         assert (ended.state, ended.table, ended.object) == (pb.SUCCEEDED, name, "o.b/j %")

@@ -84,8 +84,8 @@ async def test_an_unreadable_line_of_a_series_holds_up_no_operation(
 ) -> None:
     """P8, C6: the series is counted anew, unless it is only the request that cannot be read."""
     keys, first = client.keyspace.table("t"), OperationId("t", "noop", 1)
-    arg = OperationArg(table="t", type="noop", instance=1, series="stream", request_id="r")
-    ended = HistoryRecord(outcome="success", request_id="r")
+    arg = OperationArg(table="t", type="noop", instance=1, series="stream", run="r")
+    ended = HistoryRecord(outcome="success", run="r")
     history, line = await continued(client, keys, arg, ended)
     assert (await client.txn(line + Txn(then=(Put(keys.history(first), encode(history)),)))).succeeded
     request = RequestRecord(operation=str(first), digest="d")
@@ -107,8 +107,8 @@ async def test_an_unreadable_line_of_a_series_holds_up_no_operation(
 async def test_a_request_that_is_another_operations_by_now_stays(client: LossyClient) -> None:
     """O7, P8: its id was used again once it was forgotten, before or while the next of the series ends."""
     keys = client.keyspace.table("t")
-    arg = OperationArg(table="t", type="noop", instance=1, series="stream", request_id="r")
-    history, line = await continued(client, keys, arg, HistoryRecord(outcome="success", request_id="r"))
+    arg = OperationArg(table="t", type="noop", instance=1, series="stream", run="r")
+    history, line = await continued(client, keys, arg, HistoryRecord(outcome="success", run="r"))
     put = Put(keys.history(arg.id), encode(history))
     assert (await client.txn(line + Txn(then=(put,)))).succeeded
     mine, others = (RequestRecord(operation=f"t/noop/{number}", digest="d") for number in (1, 7))

@@ -8,7 +8,7 @@ import pytest
 
 from distop.client import AsyncClient, FollowUp, OperationState
 from distop.coordinator.completion.follow_up import FollowUps
-from distop.errors import InvalidArgument, RequestIdReused, UnknownOperationType
+from distop.errors import InvalidArgument, RunReused, UnknownOperationType
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.operations.runs import take_operation
 from distop.metastore.records.names import OperationId
@@ -46,7 +46,7 @@ async def test_a_success_starts_what_follows_and_so_on(sdk: AsyncClient, client:
     first = await sdk.start("t", "noop", {"partitions": 1}, then=second, run="r")
     again = await sdk.start("t", "noop", {"partitions": 1}, then=second, run="r")
     assert again.name == first.name
-    with pytest.raises(RequestIdReused):
+    with pytest.raises(RunReused):
         await sdk.start("t", "noop", {"partitions": 1}, then=last, run="r")
     assert await started(client, "seer") == 0
     await mark(client, OperationId.parse(first.name), "0")

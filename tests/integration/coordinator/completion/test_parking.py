@@ -357,21 +357,21 @@ async def test_a_repeated_decision_is_answered_as_the_first_was_and_decides_noth
 ) -> None:
     """C10: not even if the operation was parked again meanwhile, or is over."""
     operation = await parked(service, client, log := tmp_path / "log")
-    await service.resolve(operation, "retry", request_id="r1")
+    await service.resolve(operation, "retry", call_id="r1")
 
     async def parked_again() -> bool:
         tried = len(log.read_text().splitlines())
         return tried == 2 * ATTEMPTS and (await service.get(operation)).completion.parked
 
     assert await eventually(parked_again)
-    assert (await service.resolve(operation, "retry", request_id="r1")).completion.parked
+    assert (await service.resolve(operation, "retry", call_id="r1")).completion.parked
     assert not (await client.get(client.keyspace.operation(operation).resolve)).exists
-    with pytest.raises(errors.RequestIdReused):
-        await service.resolve(operation, "abort", request_id="r1")
-    await service.resolve(operation, "abort", request_id="r2")
+    with pytest.raises(errors.RunReused):
+        await service.resolve(operation, "abort", call_id="r1")
+    await service.resolve(operation, "abort", call_id="r2")
     assert (await service.ended(operation)).state == pb.FAILED
     for action, request in (("retry", "r1"), ("abort", "r2")):
-        assert (await service.resolve(operation, action, request_id=request)).state == pb.FAILED
+        assert (await service.resolve(operation, action, call_id=request)).state == pb.FAILED
 
 
 async def test_a_decision_that_was_acted_upon_before_its_reply_was_missed_is_no_error(

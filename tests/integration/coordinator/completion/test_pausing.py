@@ -192,7 +192,7 @@ async def test_the_deadline_of_a_paused_operation_goes_on(client: LossyClient, s
 async def test_a_paused_table_starts_none_and_holds_what_runs(client: LossyClient, service: Service) -> None:
     """O21: the error names who, why and what to do; a repeated start still gets its first answer."""
     async with runner(client):
-        done = await service.start("t", request_id="r1")
+        done = await service.start("t", run="r1")
         await service.ended(done)
         table = await hold_table(service)
         assert (table.pause.by, table.pause.reason, table.pause.scope) == ("jane", REASON, "table")
@@ -201,7 +201,7 @@ async def test_a_paused_table_starts_none_and_holds_what_runs(client: LossyClien
             await service.start("t")
         assert "by jane: new disks" in refused.value.message
         assert "distop table resume t" in refused.value.hint
-        assert await service.start("t", request_id="r1") == done
+        assert await service.start("t", run="r1") == done
         assert not (await free_table(service)).HasField("pause")
         assert not (await free_table(service)).HasField("pause")
         assert (await service.ended(await service.start("t"))).state == pb.SUCCEEDED
@@ -269,7 +269,7 @@ async def test_a_start_that_was_planned_before_the_pause_does_not_happen(client:
     """O21: the transaction compares it."""
     await make_table(client)
     keys = client.keyspace.table("t")
-    request = StartRequest(table="t", type="noop", request_id="r", digest="d")
+    request = StartRequest(table="t", type="noop", run="r", digest="d")
 
     async def make_arg(now: TableState) -> OperationArg:
         await client.put(keys.pause, b"{}")
@@ -286,7 +286,7 @@ async def test_a_start_that_a_pause_refused_does_not_happen_once_the_table_is_re
     """O21, P8: its first copy was delayed; its caller starts it again, perhaps without a name of the run."""
     await make_table(client)
     keys = client.keyspace.table("t")
-    request = StartRequest(table="t", type="noop", request_id="r", digest="d")
+    request = StartRequest(table="t", type="noop", run="r", digest="d")
     state = table_state(keys, request, await client.read_at_once(start_reads(keys, request)))
     late = start_txn(keys, state, OperationArg(table="t", type="noop", instance=state.next_instance))
     pause, resume = (audit_put(keys, how, by="jane", target="t", at=1.5) for how in ("pause", "resume"))

@@ -635,14 +635,14 @@ async def test_only_so_much_history_is_kept(
     old = [
         Put(
             keys.history(OperationId("t", "noop", number)),
-            encode(HistoryRecord(outcome="success", request_id=f"r{number}", finished_at=float(number))),
+            encode(HistoryRecord(outcome="success", run=f"r{number}", finished_at=float(number))),
         )
         for number in range(1, EVERY)
     ]
     await client.txn(Txn(then=tuple(old)))
     await client.txn(Txn(then=tuple(Put(keys.request(f"r{number}"), b"{}") for number in range(1, EVERY))))
     await client.put(keys.next_instance("noop"), b"%d" % EVERY)
-    operation = await service.start("t", argument={"partitions": 0}, request_id=f"r{EVERY}")
+    operation = await service.start("t", argument={"partitions": 0}, run=f"r{EVERY}")
     await service.ended(operation)
 
     async def kept() -> list[str]:

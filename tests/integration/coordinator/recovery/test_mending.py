@@ -179,7 +179,7 @@ async def test_a_staged_batch_is_published_once_and_not_without_its_approval(
 async def test_an_operation_of_the_backup_that_has_published_since_ends_as_it_did(
     etcd_config: EtcdConfig, client: EtcdClient, tmp_path: Path
 ) -> None:
-    """Its caller repeats the request id and gets the result; watermarks keep their values."""
+    """Its caller repeats the run and gets the result; watermarks keep their values."""
     source = write_csv(tmp_path / "s", "a.csv", 0, 10)
     async with serving(etcd_config, tmp_path, client, table="iceberg") as service:
         started = await service.client.start("t", "ingest", {"paths": [str(source)]}, run="r")

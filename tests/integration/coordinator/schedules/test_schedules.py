@@ -131,7 +131,7 @@ async def test_an_id_of_another_request_is_no_repeat(sdk: AsyncClient) -> None:
     """O7: the reply never claims an action that was not executed."""
 
     async def asked(method: str, name: str, **fields: str) -> None:
-        await sdk._call(method, table="t", name=name, request_id="mine", **fields)
+        await sdk._call(method, table="t", name=name, call_id="mine", **fields)
 
     async def add(name: str, argument: str = "{}") -> None:
         await asked("AddSchedule", name, type="noop", cron=YEARLY, argument_json=argument)
@@ -256,7 +256,7 @@ async def test_a_skipped_time_is_made_up_for_by_command(sdk: AsyncClient, client
     await eventually(lambda: schedule(client, "s"), holds=lambda found: found.skipped == 2)
     [shown] = await sdk.table("t").schedules()
     assert shown.skip is not None
-    assert (shown.skip.code, "t/friend/2" in shown.skip.message) == ("REQUEST_ID_REUSED", True)
+    assert (shown.skip.code, "t/friend/2" in shown.skip.message) == ("RUN_REUSED", True)
     trail = [entry async for entry in sdk.audit("t") if entry.action == "start"]
     assert [(entry.target, entry.reason) for entry in trail] == [
         ("t/friend/2", "schedule s"),

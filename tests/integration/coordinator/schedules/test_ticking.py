@@ -335,7 +335,7 @@ def service_of(leader: Leader, client: LossyClient) -> ScheduleService:
 async def made_up(leader: Leader, call: str, client: LossyClient | None = None) -> pb.Operation:
     """The answer to a call that makes up for the last hour of schedule ``s``."""
     tick = datetime.fromtimestamp(LAST, UTC).isoformat()
-    request = pb.RunScheduleRequest(table="t", name="s", tick=tick, request_id=call)
+    request = pb.RunScheduleRequest(table="t", name="s", tick=tick, call_id=call)
     context = cast("grpc.aio.ServicerContext[Any, Any]", SimpleNamespace(time_remaining=lambda: 60.0))
     return await service_of(leader, client or leader.client).RunSchedule(request, context)
 
@@ -423,7 +423,7 @@ async def test_several_that_are_due_are_all_started_or_skipped(leader: Leader) -
     assert (await schedule(leader.client, "c")).skipped == 1
     operation = OperationId.parse((await schedule(leader.client, "a")).operation)
     arg = decode((await leader.client.get(leader.keys.operation(operation).arg)).value, OperationArg)
-    assert (arg.schedule, arg.request_id.startswith("schedule.a.")) == ("a", True)
+    assert (arg.schedule, arg.run.startswith("schedule.a.")) == ("a", True)
 
 
 @pytest.mark.parametrize("fault", LOST[:3])

@@ -112,14 +112,14 @@ async def test_a_plan_on_a_stale_cache_is_made_again_on_what_is_read(client: Los
     planned: list[Recent] = []
 
     async def guessing(number: int, *errors: DistopError) -> OperationId:
-        request = StartRequest(table="t", type="noop", request_id=f"r{number}", digest=digest_of(number))
+        request = StartRequest(table="t", type="noop", run=f"r{number}", digest=digest_of(number))
         raised = list(errors)
 
         async def make_arg(now: TableState) -> OperationArg:
             planned.append(decode_recent(now.recent_watermarks.value))
             if raised:
                 raise raised.pop()
-            named: dict[str, Any] = {"request_id": request.request_id, "request_note": request.note(1.0)}
+            named: dict[str, Any] = {"run": request.run, "request_note": request.note(1.0)}
             return OperationArg(table="t", type="noop", instance=now.next_instance, uuid="u", **named)
 
         guess = await client.read_at_once(start_reads(keys, request))

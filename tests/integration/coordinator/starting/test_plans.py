@@ -151,7 +151,7 @@ async def test_a_start_compares_every_key_that_its_plan_has_read(client: LossyCl
         "run_ops": (keys.run_ops, b'{"other":["1"]}'),
     }
     request = StartRequest(
-        table="t", type="noop", object="o", request_id="r", digest="d", index="o", sees_active=True
+        table="t", type="noop", object="o", run="r", digest="d", index="o", sees_active=True
     )
     planned: list[TableState] = []
 

@@ -1,4 +1,4 @@
-"""Request ids: what a repeat gets, what is started again, and when an id is forgotten."""
+"""Runs: what a repeat gets, what is started again, and when a run is forgotten."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 
 from distop.client import AsyncClient, Operation, OperationState
-from distop.errors import RequestIdReused
+from distop.errors import RunReused
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.operations import starting
 from distop.metastore.operations.starting import BRIEFLY_S, FENCE_S, REMEMBER_S, forget_requests
@@ -38,17 +38,17 @@ async def sdk(address: str) -> AsyncIterator[AsyncClient]:
         yield client
 
 
-async def failed(sdk: AsyncClient, client: LossyClient, request_id: str = "r") -> Operation:
+async def failed(sdk: AsyncClient, client: LossyClient, run: str = "r") -> Operation:
     """An operation that has failed."""
-    started = await sdk.start("t", "noop", {"partitions": 1}, run=request_id)
+    started = await sdk.start("t", "noop", {"partitions": 1}, run=run)
     await mark(client, OperationId.parse(started.name), "0", error="no room")
     ended = await started.wait()
     assert ended.state is OperationState.FAILED
     return ended
 
 
-async def request_of(client: LossyClient, request_id: str) -> RequestRecord:
-    kv = await client.get(client.keyspace.table("t").request(request_id))
+async def request_of(client: LossyClient, run: str) -> RequestRecord:
+    kv = await client.get(client.keyspace.table("t").request(run))
     return decode(kv.value, RequestRecord, kv.key)
 
 
@@ -93,12 +93,12 @@ async def test_a_request_that_failed_may_be_corrected_under_its_id(
     first = await failed(sdk, client)
     again = await sdk.start("t", "noop", {"partitions": 2}, run="r")
     assert again.started.retry_of == first.name
-    with pytest.raises(RequestIdReused):
+    with pytest.raises(RunReused):
         await sdk.start("t", "noop", {"partitions": 1}, run="r")
     for partition in ("0", "1"):
         await mark(client, OperationId.parse(again.name), partition)
     await again.wait()
-    with pytest.raises(RequestIdReused):
+    with pytest.raises(RunReused):
         await sdk.start("t", "noop", {"partitions": 1}, run="r")
 
 
@@ -106,17 +106,17 @@ async def test_repeats_of_one_call_have_one_answer(sdk: AsyncClient, address: st
     """O7: a copy that comes late starts nothing again; nor does one of a call without a name."""
     async with Service(address) as service:
 
-        async def send(request_id: str, call: str) -> pb.Operation:
-            named: dict[str, Any] = {"table": "t", "type": "noop", "request_id": request_id, "call_id": call}
+        async def send(run: str, call: str) -> pb.Operation:
+            named: dict[str, Any] = {"table": "t", "type": "noop", "run": run, "call_id": call}
             request = pb.StartOperationRequest(argument_json='{"partitions": 1}', **named)
             answer: pb.Operation = await service.operations.StartOperation(request, timeout=10)
             return answer
 
-        for request_id, call, found in (("x", "c", False), ("y", "", True)):
-            first = await send(request_id, call)
+        for run, call, found in (("x", "c", False), ("y", "", True)):
+            first = await send(run, call)
             await sdk.operation(first.name).cancel()
             await sdk.operation(first.name).wait()
-            late = await send(request_id, call)
+            late = await send(run, call)
             assert (late.name, late.state, late.found) == (first.name, pb.CANCELLED, found)
 
 
@@ -127,7 +127,7 @@ async def test_an_id_that_is_to_be_used_once_stays_used(sdk: AsyncClient) -> Non
     await started.wait()
     again = await sdk.start("t", "noop", {"partitions": 1}, run="r", once=True)
     assert (again.name, again.started.found) == (started.name, True)
-    with pytest.raises(RequestIdReused):
+    with pytest.raises(RunReused):
         await sdk.start("t", "noop", {"partitions": 2}, run="r", once=True)
 
 
@@ -175,24 +175,24 @@ async def test_a_lost_reply_starts_nothing_twice(sdk: AsyncClient, client: Lossy
     await failed(sdk, client)
     keys = client.keyspace.table("t")
     client.fail(fault, when=puts(keys.request("r")))
-    operation = await begin(client, request_id="r", call="other", argument={"partitions": 1})
+    operation = await begin(client, run="r", call="other", argument={"partitions": 1})
     assert operation == OperationId("t", "noop", 2)
     assert int((await client.get(keys.next_instance("noop"))).value) == 3
 
 
 async def test_how_long_an_id_is_remembered(etcd_config: EtcdConfig, client: LossyClient) -> None:
     """As is configured if its caller has chosen it; one made for a call, as long as the call may last."""
-    config = config_of(etcd_config, remember_requests_s=5000.0)
+    config = config_of(etcd_config, remember_runs_s=5000.0)
     async with running(config) as coordinator, AsyncClient(coordinator.address) as sdk:
         await sdk.create_table("t", nowhere())
         for number, (named, kept) in enumerate([("", BRIEFLY_S), ("r", 5000.0)]):
             started = await sdk.start("t", "noop", {"partitions": number}, run=named or None)
-            record = await request_of(client, started.started.request_id)
+            record = await request_of(client, started.started.run)
             assert record.forget_at == pytest.approx(record.at + kept)
             await started.cancel()
             await started.wait()
         used = await sdk.start("t", "noop", {"partitions": 0}, run="once", once=True)
-        record = await request_of(client, used.started.request_id)
+        record = await request_of(client, used.started.run)
         assert record.forget_at == pytest.approx(record.at + FENCE_S)
     assert BRIEFLY_S < FENCE_S < REMEMBER_S
 
@@ -202,7 +202,7 @@ async def test_ids_are_forgotten_after_a_time(client: LossyClient, monkeypatch: 
     await make_table(client)
     keys = client.keyspace.table("t")
     for number in range(10):
-        await begin(client, kind="noop", object=f"o{number}", request_id=f"a.b {number}", call="c")
+        await begin(client, kind="noop", object=f"o{number}", run=f"a.b {number}", call="c")
     begun = await request_of(client, "a.b 0")
     assert await forget_requests(client, keys, begun.forget_at) == 0
     monkeypatch.setattr(starting, "FORGET_MOST", 4)

@@ -275,7 +275,7 @@ async def test_a_form_that_was_not_shown_to_its_sender_does_nothing(place: Place
     name = await started(place)
     form = await place.olga.form("cancel", name)
     other = await place.root.form("cancel", name)
-    for forged in ({"form": ""}, {"form": other["form"]}, other, {"request_id": other["request_id"]}):
+    for forged in ({"form": ""}, {"form": other["form"]}, other, {"call_id": other["call_id"]}):
         refused = await place.olga.sends(form | forged)
         assert (refused.status_code, "was not shown to you" in refused.text) == (400, True)
     for foreign in (

@@ -45,9 +45,9 @@ async def test_a_form_counts_once_wherever_it_is_sent(page: Open, clock: Clock) 
     token = await here.sign("r", "me")
     assert [await to.once(token, "r", "me", act) for to in (there, here, page())] == ["/"] * 3
     assert len(done) == 1
-    for request_id, holder in (("other", "me"), ("r", "you")):
+    for call_id, holder in (("other", "me"), ("r", "you")):
         with pytest.raises(InvalidArgument, match="not shown to you"):
-            await there.once(token, request_id, holder, act)
+            await there.once(token, call_id, holder, act)
     late = await here.sign("late", "me")
     clock.now += FORM_S
     with pytest.raises(InvalidArgument, match="too old"):
@@ -148,14 +148,14 @@ async def test_the_forms_of_one_sender_are_bounded(page: Open, monkeypatch: pyte
             raise refusals.pop()
         return "/"
 
-    async def send(request_id: str, subject: str) -> str:
-        token = await here.sign(request_id, subject)
-        return await here.once(token, request_id, subject, act, subject=subject)
+    async def send(call_id: str, subject: str) -> str:
+        token = await here.sign(call_id, subject)
+        return await here.once(token, call_id, subject, act, subject=subject)
 
     with pytest.raises(InvalidArgument):
         await send("0", "me")
-    for request_id in ("0", "1"):
-        assert await send(request_id, "me") == "/"
+    for call_id in ("0", "1"):
+        assert await send(call_id, "me") == "/"
     with pytest.raises(Exhausted, match="the limit for one caller"):
         await send("2", "me")
     assert await send("1", "me") == "/"

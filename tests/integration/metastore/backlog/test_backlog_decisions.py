@@ -36,7 +36,7 @@ from support.waiting import eventually
 
 async def decide(client: LossyClient, action: str, batch: str, request: str) -> OrderingRecord:
     keys = client.keyspace.table("t")
-    also = (audit_put(keys, action, by="me", target=batch, at=1.0, request_id=request),)
+    also = (audit_put(keys, action, by="me", target=batch, at=1.0, run=request),)
     match action:
         case "open":
             return await deciding.open_gate(client, keys, request=request, also=also)

@@ -157,7 +157,7 @@ async def test_each_hears_of_a_lost_reply_by_an_error_of_its_own(held: HeldClien
     one, other = await asyncio.gather(*tasks, return_exceptions=True)
     assert isinstance(one, OutcomeUnknown)
     assert isinstance(other, OutcomeUnknown)
-    one.details["request_id"] = "one"
+    one.details["run"] = "one"
     assert other.details == {"of": "all"}
 
 

@@ -9,7 +9,7 @@ from distop.errors import (
     ArgumentTooLarge,
     IncompatibleOperation,
     OutcomeUnknown,
-    RequestIdReused,
+    RunReused,
     TableNotFound,
 )
 from distop.metastore.etcd.client import EtcdClient
@@ -157,36 +157,36 @@ async def test_a_lost_reply_starts_nothing_twice(client: LossyClient, faults: li
 
 async def test_a_repeat_of_a_request_gets_the_first_answer(client: EtcdClient) -> None:
     """O7: also when its operation is in its own way, and when it is over."""
-    first = await begin(client, request_id="r", body=1)
-    assert await begin(client, request_id="r", body=1) == first
+    first = await begin(client, run="r", body=1)
+    assert await begin(client, run="r", body=1) == first
     keys = client.keyspace.operation(first)
     await client.delete(keys.state)
     await client.delete(client.keyspace.table("t").run_ops)
-    assert await begin(client, request_id="r", body=1) == first
-    assert await begin(client, request_id="other") == OperationId("t", "noop", 2)
-    assert await begin(client, request_id="r", body=1) == first
+    assert await begin(client, run="r", body=1) == first
+    assert await begin(client, run="other") == OperationId("t", "noop", 2)
+    assert await begin(client, run="r", body=1) == first
 
 
 async def test_parallel_repeats_of_a_request_make_one_operation(client: EtcdClient) -> None:
     """O7: a client that gave up waiting, and its second try."""
-    answers = await asyncio.gather(*(begin(client, request_id="r") for _ in range(20)))
+    answers = await asyncio.gather(*(begin(client, run="r") for _ in range(20)))
     assert set(answers) == {OperationId("t", "noop", 1)}
 
 
-async def test_a_request_id_with_another_body_is_an_error(client: EtcdClient) -> None:
+async def test_a_run_with_another_body_is_an_error(client: EtcdClient) -> None:
     """O7."""
-    await begin(client, request_id="r", body=1)
+    await begin(client, run="r", body=1)
     before = await everything(client)
-    with refused("request_id", error=RequestIdReused, operation="t/noop/1"):
-        await begin(client, request_id="r", body=2)
+    with refused("run", error=RunReused, operation="t/noop/1"):
+        await begin(client, run="r", body=2)
     assert await everything(client) == before
 
 
-async def test_request_ids_belong_to_a_table(client: EtcdClient) -> None:
+async def test_runs_belong_to_a_table(client: EtcdClient) -> None:
     """O7, O29."""
     await make_table(client, "t2")
-    await begin(client, request_id="a.b/c d", body=1)
-    assert await begin(client, table="t2", request_id="a.b/c d", body=2) == OperationId("t2", "noop", 1)
+    await begin(client, run="a.b/c d", body=1)
+    assert await begin(client, table="t2", run="a.b/c d", body=2) == OperationId("t2", "noop", 1)
 
 
 @pytest.mark.parametrize("then", [Fault.DOWN, Fault.FULL])
@@ -194,9 +194,9 @@ async def test_after_a_lost_reply_no_failure_counts_as_certain(client: LossyClie
     """O7, U4: "it did not happen" would be a lie while the first copy may still arrive."""
     client.fail(Fault.LOST_REQUEST, *[then] * (MAX_TRIES - 1))
     with pytest.raises(OutcomeUnknown) as caught:
-        await begin(client, request_id="r")
-    assert caught.value.details["request_id"] == "r"
-    assert await begin(client, request_id="r") == OperationId("t", "noop", 1)
+        await begin(client, run="r")
+    assert caught.value.details["run"] == "r"
+    assert await begin(client, run="r") == OperationId("t", "noop", 1)
 
 
 def test_digests_depend_on_what_was_asked_and_not_on_how() -> None:

@@ -92,7 +92,7 @@ def test_start_passes_everything_on(service: FakeService) -> None:
     words += ["--backoff", "1500ms", "--attempt-timeout", "1h", "--retry-for", "4h"]
     words += ["--max-failed", "any", "--then", "audit", "--then-arg", "deep=true", "--then-object", "o"]
     started = document(run("operation", "start", "flights", "noop", *words))
-    assert (started["name"], started["request_id"], started["state"]) == ("flights/noop/1", "mine", "running")
+    assert (started["name"], started["run"], started["state"]) == ("flights/noop/1", "mine", "running")
     request = service.calls["start"][0]
     assert json.loads(request.argument_json) == {"partitions": 3, "p": ["a", "b"]}
     assert (request.object, list(request.partitions)) == ("o", ["x"])
@@ -396,7 +396,7 @@ def test_a_table_is_altered_by_one_call_that_is_repeated_under_its_id(service: F
     assert altered.exit_code == 0, altered.output
     first, again = service.calls["alter_table"]
     assert first == again
-    assert first.request_id
+    assert first.run
     assert first.reason == "old"
     assert [json.loads(text) for text in first.changes_json] == [
         {"change": "rename", "column": "a", "to": "b"},

@@ -154,7 +154,7 @@ def test_a_record_says_which_versions_can_carry_it_out(plan: Plan, layout: int) 
         REQUEST.table,
         FollowUpArg(type="noop"),
         instance=1,
-        request=StartRequest(table="t", type="noop", request_id="r", digest="d"),
+        request=StartRequest(table="t", type="noop", run="r", digest="d"),
         started_at=0.0,
         started_by="",
     )

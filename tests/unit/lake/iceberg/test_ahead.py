@@ -72,10 +72,10 @@ def test_a_head_that_is_named_otherwise_is_followed(table: Table) -> None:
 
 def test_snapshots_published_since_the_backup_are_listed_in_order(table: Table, backup: KeyValue) -> None:
     note = RequestNote(digest="d", call="c", forget_at=9.0)
-    table.publish(operation(table, 10, "1", "2", request_id="r", request_note=note))
+    table.publish(operation(table, 10, "1", "2", run="r", request_note=note))
     table.publish(operation(table, 20, "2", "3", batches=["a", "b"]))
     called = RequestNote(call="x")
-    table.publish(operation(table, 30, "3", "4", unordered="u", request_id="x", request_note=called))
+    table.publish(operation(table, 30, "3", "4", unordered="u", run="x", request_note=called))
     ahead = ahead_of(table, backup)
     assert ahead.location == table.record().metadata_location
     assert ahead.snapshot_id == table.record().snapshot_id
