@@ -7,7 +7,8 @@ watch``. There is one way to write each.
 - ``list`` shows many, ``show`` one. Batches, schedules and grants are added and removed (``add``,
   ``remove``); tables have the verbs of SQL (``create``, ``alter``, ``drop``).
 - A type of operations that distop provides is a verb of ``table``, with the type's name: ``distop table
-  ingest``, ``distop table expire-snapshots``. ``distop operation start`` starts any type.
+  ingest``, ``distop table expire-snapshots``; each field of its argument is an option or an argument. Those
+  that only programs start (Spark's writes, ``noop``) are none. ``distop operation start`` starts any type.
 - A program that runs in the foreground is a noun alone: ``distop dev``, ``distop coordinator``. Only
   ``distop alert run`` has a verb, since alerts can be listed, too.
 """

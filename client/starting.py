@@ -128,6 +128,7 @@ class MaintenanceCalls(NamedCalls):
         *,
         on_conflict: Literal["refuse", "rebase"] | None = None,
         snapshot: int | str | None = None,
+        alone: bool | None = None,
         **options: Unpack[StartOptions],
     ) -> AsyncOperationHandle:
         """Make the content of a branch that of the table, watermarks included, and remove the branch.
@@ -138,8 +139,10 @@ class MaintenanceCalls(NamedCalls):
             What to do if others have written to the table since the branch began: refuse, or append its rows.
         snapshot:
             Publish it only if it is at this one.
+        alone:
+            Publish it only if the table lacks no more than one of its snapshots.
         """
-        given = {"branch": branch, "on_conflict": on_conflict, "snapshot": snapshot}
+        given = {"branch": branch, "on_conflict": on_conflict, "snapshot": snapshot, "alone": alone}
         return await self._started("publish_branch", given, options)
 
     async def drop_branch(self, branch: str, **options: Unpack[StartOptions]) -> AsyncOperationHandle:
@@ -160,6 +163,7 @@ class MaintenanceCalls(NamedCalls):
         min_files: int | None = None,
         target_file_size: int | str | None = None,
         smaller_than: int | str | None = None,
+        max_bytes_per_job: int | str | None = None,
         **options: Unpack[StartOptions],
     ) -> AsyncOperationHandle:
         """Rewrite small files into large ones. No row changes.
@@ -172,8 +176,9 @@ class MaintenanceCalls(NamedCalls):
             Columns; ``"fare desc"`` for descending.
         min_files:
             Skip a partition with fewer small files.
-        target_file_size, smaller_than:
-            Bytes, or such as ``"128m"``.
+        target_file_size, smaller_than, max_bytes_per_job:
+            Of the new files, of files that are not small, and of what one job reads: bytes, or such as
+            ``"128m"``.
         """
         given = {
             "filter": filter,
@@ -181,6 +186,7 @@ class MaintenanceCalls(NamedCalls):
             "min_files": min_files,
             "target_file_size": target_file_size,
             "smaller_than": smaller_than,
+            "max_bytes_per_job": max_bytes_per_job,
         }
         return await self._started("compact", given, options)
 
@@ -215,10 +221,24 @@ class MaintenanceCalls(NamedCalls):
         return await self._started("remove_orphans", given, options)
 
     async def build_index(
-        self, column: str, *, full: bool | None = None, **options: Unpack[StartOptions]
+        self,
+        column: str,
+        *,
+        full: bool | None = None,
+        files_per_job: int | None = None,
+        **options: Unpack[StartOptions],
     ) -> AsyncOperationHandle:
-        """Build the index of a column, or update it. ``full``: index all files again."""
-        return await self._started("build_index", {"column": column, "full": full}, options)
+        """Build the index of a column, or update it.
+
+        Parameters
+        ----------
+        full:
+            Index all files again.
+        files_per_job:
+            Most data files that one job indexes, 1 to 1,000.
+        """
+        given = {"column": column, "full": full, "files_per_job": files_per_job}
+        return await self._started("build_index", given, options)
 
     async def validate(
         self,
@@ -228,7 +248,11 @@ class MaintenanceCalls(NamedCalls):
         snapshot: int | str | None = None,
         as_of: datetime | str | None = None,
         publish: bool | None = None,
+        on_conflict: Literal["refuse", "rebase"] | None = None,
         report_only: bool | None = None,
+        samples: int | None = None,
+        show: Sequence[str] | None = None,
+        group_bytes: int | None = None,
         **options: Unpack[StartOptions],
     ) -> AsyncOperationHandle:
         """Check rules on the rows of the table, or of a branch, a snapshot, or a time.
@@ -239,8 +263,14 @@ class MaintenanceCalls(NamedCalls):
             SQL conditions, or rules such as ``{"not_null": "id"}``: see ``docs/validation.md``.
         publish:
             Publish the branch if no rule is broken.
+        on_conflict:
+            As of :meth:`publish_branch`.
         report_only:
             Succeed also if rules are broken, and report them.
+        samples, show:
+            How many sample rows for each rule and job, and their columns besides those of the rule.
+        group_bytes:
+            A larger partition, in bytes, is read by several jobs.
         """
         given = {
             "rules": rules,
@@ -248,7 +278,11 @@ class MaintenanceCalls(NamedCalls):
             "snapshot": snapshot,
             "as_of": as_of,
             "publish": publish,
+            "on_conflict": on_conflict,
             "report_only": report_only,
+            "samples": samples,
+            "show": show,
+            "group_bytes": group_bytes,
         }
         return await self._started("validate", given, options)
 

@@ -174,7 +174,7 @@ def start(
 ) -> None:
     """Start an operation on a table.
 
-    Example: distop operation start flights ingest --arg paths=/data/2013-01 --deadline 10m --wait
+    Example: distop operation start hits access_logs --arg folder=/data/logs --deadline 10m --wait
     """
     how = options.given() | {"object": object, "partitions": partition or ()}
     follow_started(session, options, lambda: session.client.start(table, type, argument, **how))

@@ -21,6 +21,13 @@ DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Show columns, some rows and warnings; start nothing.")
 ]
 
+Branch = Annotated[str, typer.Argument(metavar="BRANCH", help="See distop snapshot list TABLE.")]
+
+OnConflict = Annotated[
+    Literal["refuse", "rebase"] | None,
+    typer.Option(help="If others wrote to the table since the branch began: rebase appends its rows."),
+]
+
 OlderThan = Annotated[
     str, typer.Option(metavar="AGE|TIME", help="Such as 12h, 30d or 2024-05-01T08:00:00Z (default: 3d).")
 ]
@@ -136,6 +143,9 @@ def compact(
     ] = None,
     target_file_size: Annotated[str, typer.Option(metavar="SIZE", help="Such as 128m.")] = "",
     smaller_than: Annotated[str, typer.Option(metavar="SIZE", help="Skip larger files.")] = "",
+    max_bytes_per_job: Annotated[
+        str, typer.Option(metavar="SIZE", help="Most that one job reads (default: twice the target).")
+    ] = "",
 ) -> None:
     """Rewrite the small files of a table into large ones. No row changes.
 
@@ -151,9 +161,71 @@ def compact(
             min_files=min_files,
             target_file_size=target_file_size or None,
             smaller_than=smaller_than or None,
+            max_bytes_per_job=max_bytes_per_job or None,
             **how,
         ),
     )
+
+
+@command(group, rich_help_panel=PANEL)
+def delete(
+    options: Starting,
+    session: Connected,
+    table: TableName,
+    where: Annotated[
+        str, typer.Option(metavar="EXPRESSION", help="Rows for which it is true; for all rows: true.")
+    ],
+    branch: Annotated[str, typer.Option(metavar="NAME", help="Delete from this branch.")] = "",
+) -> None:
+    """Delete the rows of a table for which an expression is true.
+
+    Example: distop table delete flights --where "day < '2013-02-01'" --wait
+    """
+    handle = session.client.table(table)
+    follow_started(session, options, lambda: handle.delete(where, branch=branch or None, **options.given()))
+
+
+@command(group, rich_help_panel=PANEL)
+def publish_branch(
+    options: Starting,
+    session: Connected,
+    table: TableName,
+    branch: Branch,
+    on_conflict: OnConflict = None,
+    snapshot: Annotated[
+        str, typer.Option(metavar="ID", help="Publish it only if it is at this snapshot.")
+    ] = "",
+    alone: Annotated[
+        bool,
+        typer.Option("--alone", help="Publish it only if the table lacks no more than one snapshot of it."),
+    ] = False,
+) -> None:
+    """Make the content of a branch that of its table, watermarks included, and remove the branch.
+
+    Example: distop table publish-branch flights staging --wait
+    """
+    handle = session.client.table(table)
+    follow_started(
+        session,
+        options,
+        lambda: handle.publish_branch(
+            branch,
+            on_conflict=on_conflict,
+            snapshot=snapshot or None,
+            alone=alone or None,
+            **options.given(),
+        ),
+    )
+
+
+@command(group, rich_help_panel=PANEL)
+def drop_branch(options: Starting, session: Connected, table: TableName, branch: Branch) -> None:
+    """Remove a branch. Its files are removed when its snapshots are expired.
+
+    Example: distop table drop-branch flights staging --wait
+    """
+    handle = session.client.table(table)
+    follow_started(session, options, lambda: handle.drop_branch(branch, **options.given()))
 
 
 @command(group, rich_help_panel=PANEL)
@@ -205,13 +277,20 @@ def build_index(
     table: TableName,
     column: Annotated[str, typer.Argument(help="A column of a primitive type, not within a struct.")],
     full: Annotated[bool, typer.Option("--full", help="Index all files again, not only new ones.")] = False,
+    files_per_job: Annotated[
+        int | None, typer.Option(min=1, max=1000, help="Most that one job indexes (default: 256).")
+    ] = None,
 ) -> None:
     """Build the index of a column, or update it to the table's current snapshot.
 
     Example: distop table build-index flights dest --wait
     """
     handle = session.client.table(table)
-    follow_started(session, options, lambda: handle.build_index(column, full=full or None, **options.given()))
+    follow_started(
+        session,
+        options,
+        lambda: handle.build_index(column, full=full or None, files_per_job=files_per_job, **options.given()),
+    )
 
 
 @command(group, rich_help_panel=PANEL)
@@ -235,9 +314,21 @@ def validate(
     publish: Annotated[
         bool, typer.Option("--publish", help="Publish the branch if no rule is broken.")
     ] = False,
+    on_conflict: OnConflict = None,
     report_only: Annotated[
         bool, typer.Option("--report-only", help="Succeed also if rules are broken, and report them.")
     ] = False,
+    samples: Annotated[
+        int | None, typer.Option(min=0, max=100, help="Sample rows for each rule and job (default: 5).")
+    ] = None,
+    show: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN", help="Of the sample rows, besides those of the rule. Repeatable."),
+    ] = None,
+    group_bytes: Annotated[
+        int | None,
+        typer.Option(metavar="BYTES", min=1, help="Several jobs read a larger partition (default: 1 GiB)."),
+    ] = None,
 ) -> None:
     """Check rules on the rows of a table and report violations.
 
@@ -253,7 +344,11 @@ def validate(
             snapshot=snapshot,
             as_of=as_of,
             publish=publish or None,
+            on_conflict=on_conflict,
             report_only=report_only or None,
+            samples=samples,
+            show=show,
+            group_bytes=group_bytes,
             **how,
         ),
     )

@@ -243,7 +243,7 @@ class IcebergPublishBranch(_OfBranch):
                 f"table {arg.table!r} has moved to {named(at)}, written by {by}, since its branch "
                 f"{branch!r} began{why}",
                 hint="drop the branch, and write it again on what the table holds now"
-                + ("" if rebases else "; or publish it with --arg on_conflict=rebase"),
+                + ("" if rebases else "; or publish it with --on-conflict rebase"),
                 details={"snapshot": str(at or ""), "by": by, "branch": branch},
             )
         new_id = snapshot_id_of(f"{arg.id}/{arg.uuid}")

@@ -314,7 +314,7 @@ def _bad_term(message: str, schema: Schema | None = None) -> InvalidArgument:
     columns = [f"{column.name} ({column.field_type})" for column in schema.columns] if schema else []
     known = f"transforms: {', '.join(_PLAIN)}, bucket[n], truncate[n]"
     return InvalidArgument(
-        f"partition_by: {message}",
+        f"--partition-by: {message}",
         hint=f"columns: {', '.join(columns)}; {known}" if columns else known,
         details={"field": "partition_by"},
     )

@@ -169,15 +169,15 @@ class OrderingRecord(Record, kw_only=True):
             )
         if not 1 <= self.together <= MAX_TOGETHER:
             raise InvalidArgument(
-                f"one operation applies 1 to {MAX_TOGETHER} batches", details={"field": "together"}
+                f"--together must lie between 1 and {MAX_TOGETHER}", details={"field": "together"}
             )
         if not 1 <= self.max_attempts <= 100:
             raise InvalidArgument(
-                "max_attempts must lie between 1 and 100", details={"field": "max_attempts"}
+                "--max-attempts must lie between 1 and 100", details={"field": "max_attempts"}
             )
         if not 1 <= self.remember <= MAX_REMEMBERED:
             raise InvalidArgument(
-                f"remember must lie between 1 and {MAX_REMEMBERED:,}", details={"field": "remember"}
+                f"--remember must lie between 1 and {MAX_REMEMBERED:,}", details={"field": "remember"}
             )
 
     def opened(self) -> OrderingRecord:

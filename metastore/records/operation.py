@@ -131,17 +131,17 @@ class Retry:
     def __post_init__(self) -> None:
         if self.attempts is not None and not 1 <= self.attempts <= MAX_JOB_ATTEMPTS:
             raise InvalidArgument(
-                f"max_job_attempts must lie between 1 and {MAX_JOB_ATTEMPTS}",
+                f"--attempts must lie between 1 and {MAX_JOB_ATTEMPTS}",
                 details={"field": "options.max_job_attempts"},
             )
         if not 0 < self.backoff_s <= MAX_JOB_BACKOFF_S:
             raise InvalidArgument(
-                f"job_backoff must be positive seconds, at most {MAX_JOB_BACKOFF_S:g}",
+                f"--backoff must be positive, and at most {MAX_JOB_BACKOFF_S:g} s",
                 details={"field": "options.job_backoff_s"},
             )
         if not 0 <= self.for_s <= MAX_RETRY_FOR_S:
             raise InvalidArgument(
-                f"retry_for must lie between 0 and {MAX_RETRY_FOR_S:,} seconds",
+                f"--retry-for must lie between 0 and {MAX_RETRY_FOR_S:,} s",
                 details={"field": "options.retry_for_s"},
             )
         if not 1 <= self.longest_pause_s <= MAX_RETRY_PAUSE_S:
@@ -183,17 +183,15 @@ class OperationOptions(
 
     def __post_init__(self) -> None:
         if self.deadline_s is not None and not self.deadline_s > 0:
-            raise InvalidArgument(
-                "deadline must be positive seconds", details={"field": "options.deadline_s"}
-            )
+            raise InvalidArgument("--deadline must be positive", details={"field": "options.deadline_s"})
         if self.max_failed_partitions < -1:
             raise InvalidArgument(
-                "max_failed_partitions is a number of partitions, or -1 for any number",
+                "--max-failed must be a number of jobs, or any",
                 details={"field": "options.max_failed_partitions"},
             )
         if self.attempt_timeout_s is not None and not 0 < self.attempt_timeout_s < math.inf:
             raise InvalidArgument(
-                "attempt_timeout must be positive seconds", details={"field": "options.attempt_timeout_s"}
+                "--attempt-timeout must be positive", details={"field": "options.attempt_timeout_s"}
             )
         self.retry(Retry())
 

@@ -41,12 +41,12 @@ class DeleteArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         if not self.condition.strip():
             raise invalid(
-                _FIELD, "--arg where is empty: it selects the rows to delete", _HINT + "; for all rows: true"
+                _FIELD, "--where is empty: it selects the rows to delete", _HINT + "; for all rows: true"
             )
         if len(self.condition) > MAX_WHERE_CHARACTERS:
             raise invalid(
                 _FIELD,
-                f"--arg where has {len(self.condition):,} characters of at most {MAX_WHERE_CHARACTERS:,}",
+                f"--where has {len(self.condition):,} characters of at most {MAX_WHERE_CHARACTERS:,}",
                 "delete in several operations",
             )
 
@@ -134,6 +134,6 @@ def _planned(request: PlanRequest[DeleteArgument]) -> tuple[DeletePlan, Concerne
         raise invalid(
             "partitions",
             "a deletion does not take partitions",
-            "say it in the condition: --arg where=\"kind = 'a' and ...\"",
+            "say it in the condition: --where \"kind = 'a' and ...\"",
         )
     return plan_deletion(request, request.argument.condition, request.argument.branch)

@@ -46,7 +46,7 @@ class BuildIndexArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=Tru
 
     def __post_init__(self) -> None:
         if not 1 <= self.files_per_job <= MOST_FILES_PER_JOB:
-            raise invalid("files_per_job", f"--arg files_per_job must lie between 1 and {MOST_FILES_PER_JOB}")
+            raise invalid("files_per_job", f"--files-per-job must lie between 1 and {MOST_FILES_PER_JOB}")
 
 
 def object_of_column(column: str) -> str:

@@ -26,9 +26,9 @@ MAX_PLAN_BYTES = 1_000_000
 def plan_validation(request: PlanRequest, argument: ValidateArgument) -> Plan:
     """The plan of :class:`.validate.Validate`: its rules, and which files each job reads."""
     if not 0 <= argument.samples <= MAX_SAMPLES:
-        raise invalid("samples", f"--arg samples must lie between 0 and {MAX_SAMPLES}")
+        raise invalid("samples", f"--samples must lie between 0 and {MAX_SAMPLES}")
     if argument.group_bytes < 1:
-        raise invalid("group_bytes", "--arg group_bytes must be at least 1")
+        raise invalid("group_bytes", "--group-bytes must be at least 1")
     if request.options.max_failed_partitions:
         raise invalid("max_failed_partitions", "a failed job has not checked its rows")
     snapshot = _snapshot(request, argument)

@@ -94,6 +94,39 @@ def test_every_command_line_in_a_message_a_docstring_or_a_page_is_understood() -
     assert not wrong, "\n".join(wrong)
 
 
+FOREIGN = {
+    *("--auto-compaction-retention", "--quota-backend-bytes", "--endpoints"),  # etcd's and etcdctl's
+    *("--bump-revision", "--mark-compacted"),  # etcdutl's
+    *("--py-files", "--help", "--version"),
+}
+
+
+def messages(path: Path) -> Iterator[str]:
+    """The texts of the errors that a module raises, and their hints."""
+    for node in syntax(path):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
+            name = node.func.id if isinstance(node.func, ast.Name) else node.func.attr
+            given = [keyword.value for keyword in node.keywords if keyword.arg in ("hint", "message")]
+            given += node.args if name[0].isupper() or name == "invalid" else []
+            for part in (part for value in given for part in ast.walk(value)):
+                if isinstance(part, ast.Constant) and isinstance(part.value, str):
+                    yield part.value
+
+
+def test_an_option_that_a_message_names_is_one_of_a_command() -> None:
+    """U3: and none is the field of an argument, where its verb has an option for it."""
+    known = {name for _, command in leaves() for option in command.params for name in option.opts}
+    wrong = [
+        f"{path.name}: {text!r} names {option}"
+        for path in product_sources()
+        if path.suffix == ".py"
+        for text in messages(path)
+        for option in re.findall(r"(?<![\w-])--[a-z][a-z-]*(?: [a-z_]+=)?", text)
+        if option.rstrip("-") not in known | FOREIGN and option != "--arg paths="
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
 def test_every_piece_of_python_is_python() -> None:
     for document in DOCUMENTS:
         for piece in re.findall(r"^```python\n(.*?)^```", document.read_text(), re.MULTILINE | re.DOTALL):

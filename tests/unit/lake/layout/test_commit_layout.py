@@ -70,7 +70,7 @@ def test_partition_terms_are_understood(term: str, transform: str, name: str) ->
 )
 def test_bad_partition_terms_are_refused_by_name(terms: list[str], complaint: str) -> None:
     """O4, U3: the error names the field and lists the columns."""
-    with pytest.raises(InvalidArgument, match="partition_by") as caught:
+    with pytest.raises(InvalidArgument, match="partition-by") as caught:
         Layout.create(COLUMNS, terms)
     assert complaint in caught.value.message
     assert caught.value.details == {"field": "partition_by"}

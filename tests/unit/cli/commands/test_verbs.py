@@ -1,0 +1,62 @@
+"""Each operation type that distop provides is a verb of ``table``; each field of its argument is an option."""
+
+import inspect
+from importlib.metadata import entry_points
+from typing import Any
+
+import msgspec
+import pytest
+
+from distop.client import AsyncTableHandle
+from distop.operations import DistributedOperation
+from distop.spark_jobs.ingest.argument import IngestArgument
+from support.command_lines import leaves
+
+FOR_PROGRAMS = {"noop", "write", "ingest_dataframe"}
+"""Types that only tests and Spark programs start."""
+
+OPTIONS = {
+    ("ingest", "kafka"): "kafka_topic",
+    ("validate", "rules"): "rule",
+}
+"""Fields whose options have other names, since there are several."""
+
+NO_OPTION = {("ingest", "replay")}
+"""What only ``distop quarantine replay`` sends."""
+
+TYPES: dict[str, type[DistributedOperation[Any]]] = {
+    entry.name: entry.load()
+    for entry in entry_points(group="distop.operations")
+    if entry.dist.name == "distop"  # type: ignore[union-attr]
+}
+
+
+def verbs() -> dict[str, set[str]]:
+    """The verbs of a table, and the parameters of each."""
+    return {
+        path[1].replace("-", "_"): {parameter.name for parameter in command.params}
+        for path, command in leaves()
+        if path[0] == "table"
+    }
+
+
+def fields(name: str) -> list[str]:
+    """The fields of the argument of a type."""
+    kind = IngestArgument if name == "ingest" else TYPES[name].argument_type
+    return [field.name for field in msgspec.structs.fields(kind)]
+
+
+def test_each_type_that_people_start_is_a_verb() -> None:
+    assert len(TYPES) > len(FOR_PROGRAMS)
+    assert TYPES.keys() - FOR_PROGRAMS <= verbs().keys()
+
+
+@pytest.mark.parametrize("name", sorted(TYPES.keys() - FOR_PROGRAMS))
+def test_each_field_of_an_argument_is_an_option(name: str) -> None:
+    wanted = {OPTIONS.get((name, field), field) for field in fields(name) if (name, field) not in NO_OPTION}
+    assert not wanted - verbs()[name]
+
+
+@pytest.mark.parametrize("name", sorted(TYPES.keys() - FOR_PROGRAMS - {"ingest"}))
+def test_each_field_of_an_argument_is_a_keyword_of_the_sdk(name: str) -> None:
+    assert not set(fields(name)) - inspect.signature(getattr(AsyncTableHandle, name)).parameters.keys()
