@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from distop.cli.options.bundles import command
-from distop.cli.options.session import Connected, Limit, Reason, page_size
+from distop.cli.options.session import Connected, Limit, Reason, complete_table, page_size
 from distop.client import Grant
 from distop.errors import InvalidArgument
 
@@ -25,7 +25,9 @@ def list_audit(
     table: Annotated[
         str,
         typer.Argument(
-            metavar="[TABLE]", help="Default: entries of the installation, such as drained coordinators."
+            metavar="[TABLE]",
+            help="Default: entries of the installation, such as drained coordinators.",
+            autocompletion=complete_table,
         ),
     ] = "",
     limit: Limit = 100,

@@ -16,6 +16,9 @@ from distop.cli.options.session import (
     Session,
     TableName,
     Wait,
+    complete_batch,
+    complete_branch,
+    complete_type,
     page_size,
 )
 from distop.cli.output.exits import UsageFault
@@ -24,8 +27,15 @@ from distop.client.backfill import Backfill, batch_arguments, batch_range, check
 batch_group = typer.Typer()
 backlog_group = typer.Typer()
 
-Type = Annotated[str, typer.Option(metavar="TYPE", help="The operation that applies the batch.")]
-OnlyBatch = Annotated[str, typer.Argument(metavar="[BATCH]", help="Decide only about this batch.")]
+Type = Annotated[
+    str,
+    typer.Option(metavar="TYPE", help="The operation that applies the batch.", autocompletion=complete_type),
+]
+BatchName = Annotated[str, typer.Argument(metavar="BATCH", autocompletion=complete_batch)]
+OnlyBatch = Annotated[
+    str,
+    typer.Argument(metavar="[BATCH]", help="Decide only about this batch.", autocompletion=complete_batch),
+]
 
 
 @command(batch_group)
@@ -79,9 +89,9 @@ def replace(
     argument: JsonArgument,
     session: Connected,
     table: TableName,
-    batch: Annotated[str, typer.Argument(metavar="BATCH", help="A batch that was applied.")],
+    batch: BatchName,
 ) -> None:
-    """Apply a batch anew, in place of the rows that it has added before. What came later stays.
+    """Apply an applied batch anew, in place of the rows that it has added. What came later stays.
 
     Without --arg it is applied as it was published. Example: distop batch replace flights 2013-01-02
     """
@@ -92,10 +102,10 @@ def replace(
 def remove(
     session: Connected,
     table: TableName,
-    batch: Annotated[str, typer.Argument(metavar="BATCH", help="A batch that is not applied yet.")],
+    batch: BatchName,
     reason: Reason = "",
 ) -> None:
-    """Remove a batch, as if it had never been published.
+    """Remove a batch that is not applied yet, as if it had never been published.
 
     A landing feed publishes it again after a restart: remove its _SUCCESS file as well, or skip the batch.
 
@@ -108,7 +118,7 @@ def remove(
 def show(
     session: Connected,
     table: TableName,
-    batch: Annotated[str, typer.Argument(metavar="BATCH")],
+    batch: BatchName,
 ) -> None:
     """Show a batch: its argument, and what became of it.
 
@@ -190,7 +200,11 @@ def approve(
     batch: OnlyBatch = "",
     branch: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Only if the batch is on this branch, the one looked at."),
+        typer.Option(
+            metavar="NAME",
+            help="Only if the batch is on this branch, the one looked at.",
+            autocompletion=complete_branch,
+        ),
     ] = None,
     reason: Reason = "",
 ) -> None:

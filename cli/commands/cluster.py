@@ -6,6 +6,7 @@ import asyncio
 import socket
 import time
 from contextlib import aclosing
+from dataclasses import asdict
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -16,7 +17,14 @@ import typer
 from distop.cli.options.bundles import command
 from distop.cli.options.parsing import parse_duration
 from distop.cli.options.services import Etcd
-from distop.cli.options.session import Connected, Reason, WithOutput
+from distop.cli.options.session import (
+    Connected,
+    Reason,
+    Session,
+    WithOutput,
+    complete_coordinator,
+    complete_table,
+)
 from distop.cli.output.exits import SOMETHING_WRONG
 from distop.coordinator.recovery.backup import BackupManifest, back_up
 from distop.coordinator.recovery.backup import check as checked_backup
@@ -39,7 +47,16 @@ def members(session: Connected) -> None:
 
     Example: distop cluster members
     """
-    session.out.members(session.client.members(), session.client.leaders())
+    _list_members(session)
+
+
+def _list_members(session: Session) -> None:
+    """Live processes, each with the tables that it leads."""
+    led: dict[str, list[str]] = {}
+    for leader in session.client.leaders():
+        led.setdefault(leader.member, []).append(leader.table)
+    listed = (asdict(member) | {"leads": led.get(member.id, [])} for member in session.client.members())
+    session.listed("members", listed, 0)
 
 
 @command(group)
@@ -56,7 +73,12 @@ def version(session: Connected) -> None:
 def drain(
     session: Connected,
     member: Annotated[
-        str, typer.Argument(metavar="COORDINATOR", help="Its id or address: see distop cluster members.")
+        str,
+        typer.Argument(
+            metavar="COORDINATOR",
+            help="Its id or address: see distop cluster members.",
+            autocompletion=complete_coordinator,
+        ),
     ],
     reason: Reason = "",
     undo: Annotated[bool, typer.Option("--undo", help="Let it lead again.")] = False,
@@ -68,7 +90,7 @@ def drain(
     Example: distop cluster drain 10.0.0.5:7070 --reason 'the host is replaced'
     """
     session.client.drain(member, reason, undo=undo)
-    session.out.members(session.client.members(), session.client.leaders())
+    _list_members(session)
 
 
 @command(group)
@@ -76,7 +98,12 @@ def doctor(
     session: Connected,
     etcd: Etcd,
     table: Annotated[
-        str, typer.Option(metavar="NAME", help="Only this table. Default: all, the members and etcd.")
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="Only this table. Default: all, the members and etcd.",
+            autocompletion=complete_table,
+        ),
     ] = "",
     fix: Annotated[bool, typer.Option("--fix", help="Repair what is safe to repair, and report it.")] = False,
     deep: Annotated[

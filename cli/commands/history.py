@@ -7,19 +7,27 @@ from typing import Annotated
 import typer
 
 from distop.cli.options.bundles import command
-from distop.cli.options.session import Connected, Limit, Reason, TableName, page_size
+from distop.cli.options.session import Connected, Limit, Reason, TableName, complete_source, page_size
 
 watermark_group = typer.Typer()
 snapshot_group = typer.Typer()
 
-SourceName = Annotated[str, typer.Argument(metavar="SOURCE", help="As distop watermark list TABLE shows it.")]
+SourceName = Annotated[
+    str,
+    typer.Argument(
+        metavar="SOURCE", help="As distop watermark list TABLE shows it.", autocompletion=complete_source
+    ),
+]
+OnlySource = Annotated[
+    str, typer.Option(metavar="NAME", help="Only this source.", autocompletion=complete_source)
+]
 
 
 @command(watermark_group, "list")
 def list_watermarks(
     session: Connected,
     table: TableName,
-    source: Annotated[str, typer.Option(metavar="NAME", help="Only this source.")] = "",
+    source: OnlySource = "",
 ) -> None:
     """Show how far each source of a table has been ingested.
 
@@ -74,7 +82,7 @@ def compact(session: Connected, table: TableName, source: SourceName, reason: Re
 def rewind(
     session: Connected,
     table: TableName,
-    source: Annotated[str, typer.Option(metavar="NAME", help="Only this source.")] = "",
+    source: OnlySource = "",
     reason: Reason = "",
 ) -> None:
     """Undo the watermark changes of snapshots that are no longer part of the table.

@@ -27,8 +27,11 @@ from distop.cli.options.session import (
     Reason,
     Session,
     TableName,
+    TypeName,
     Wait,
     complete_operation,
+    complete_table,
+    complete_type,
     page_size,
 )
 from distop.cli.output.base import Output
@@ -104,7 +107,9 @@ class HowToStart:
     then: Annotated[
         str,
         typer.Option(
-            metavar="TYPE", help="Start this on the table in the transaction that publishes its result."
+            metavar="TYPE",
+            help="Start this on the table in the transaction that publishes its result.",
+            autocompletion=complete_type,
         ),
     ] = ""
     then_arg: Annotated[
@@ -164,7 +169,7 @@ def start(
     options: Starting,
     session: Connected,
     table: TableName,
-    type: Annotated[str, typer.Argument(metavar="TYPE", help="Such as ingest or noop.")],
+    type: TypeName,
     object: Annotated[
         str, typer.Option(metavar="NAME", help="For types with one operation per object, such as an index.")
     ] = "",
@@ -183,9 +188,13 @@ def start(
 @command(group, "list")
 def list_operations(
     session: Connected,
-    table: Annotated[str, typer.Argument(metavar="[TABLE]", help="Only of this table.")] = "",
+    table: Annotated[
+        str, typer.Argument(metavar="[TABLE]", help="Only of this table.", autocompletion=complete_table)
+    ] = "",
     state: Annotated[list[State] | None, typer.Option(help="Only in this state. Repeatable.")] = None,
-    type: Annotated[str, typer.Option(metavar="TYPE", help="Only of this type.")] = "",
+    type: Annotated[
+        str, typer.Option(metavar="TYPE", help="Only of this type.", autocompletion=complete_type)
+    ] = "",
     since: Annotated[
         str | None,
         typer.Option(

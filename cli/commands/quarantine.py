@@ -16,7 +16,7 @@ from distop.cli.commands.operations import Name, Starting, absolute, follow_star
 from distop.cli.commands.table_operations import DryRun
 from distop.cli.options.bundles import command
 from distop.cli.options.ingest import Csv, Reading
-from distop.cli.options.session import Connected, Limit, TableName, page_size
+from distop.cli.options.session import Connected, Limit, TableName, complete_branch, page_size
 from distop.client.quarantine import QuarantinedRow, replay_of
 from distop.errors import InvalidArgument, PreconditionFailed
 
@@ -79,7 +79,10 @@ def replay(
     reingest: Annotated[
         bool, typer.Option("--reingest", help="Replay rows that were replayed before; duplicates them.")
     ] = False,
-    branch: Annotated[str | None, typer.Option(metavar="NAME", help="Write to this branch.")] = None,
+    branch: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Write to this branch.", autocompletion=complete_branch),
+    ] = None,
     dry_run: DryRun = False,
 ) -> None:
     """Ingest rows in quarantine, once: for a repeated command the answer is the operation of the first one.

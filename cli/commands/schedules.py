@@ -9,7 +9,15 @@ import typer
 from distop.cli.commands.operations import show_started
 from distop.cli.options.bundles import command
 from distop.cli.options.parsing import parse_duration
-from distop.cli.options.session import Connected, JsonArgument, Reason, TableName, Wait, complete_schedule
+from distop.cli.options.session import (
+    Connected,
+    JsonArgument,
+    Reason,
+    TableName,
+    TypeName,
+    Wait,
+    complete_schedule,
+)
 
 group = typer.Typer()
 
@@ -25,7 +33,7 @@ def add(
     session: Connected,
     table: TableName,
     name: NewName,
-    type: Annotated[str, typer.Argument(metavar="TYPE", help="Operation to start, such as compact.")],
+    type: TypeName,
     cron: Annotated[str, typer.Option(metavar="CRON", help="At these times: '30 3 * * *'.")] = "",
     timezone: Annotated[
         str,

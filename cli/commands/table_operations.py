@@ -11,7 +11,13 @@ from distop.cli.commands.tables import group
 from distop.cli.options.bundles import command
 from distop.cli.options.ingest import Csv, Kafka, Progress, Reading, Rules, Writing
 from distop.cli.options.parsing import parse_object
-from distop.cli.options.session import Connected, TableName
+from distop.cli.options.session import (
+    Connected,
+    TableName,
+    complete_branch,
+    complete_column,
+    complete_snapshot,
+)
 from distop.cli.output.exits import UsageFault
 from distop.client import ingest_argument
 
@@ -21,7 +27,10 @@ DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Show columns, some rows and warnings; start nothing.")
 ]
 
-Branch = Annotated[str, typer.Argument(metavar="BRANCH", help="See distop snapshot list TABLE.")]
+Branch = Annotated[
+    str,
+    typer.Argument(metavar="BRANCH", help="See distop snapshot list TABLE.", autocompletion=complete_branch),
+]
 
 OnConflict = Annotated[
     Literal["refuse", "rebase"] | None,
@@ -97,7 +106,12 @@ def rollback(
     session: Connected,
     table: TableName,
     snapshot: Annotated[
-        str, typer.Argument(metavar="[SNAPSHOT]", help="Its id: see distop snapshot list TABLE.")
+        str,
+        typer.Argument(
+            metavar="[SNAPSHOT]",
+            help="Its id: see distop snapshot list TABLE.",
+            autocompletion=complete_snapshot,
+        ),
     ] = "",
     as_of: Annotated[
         str,
@@ -175,7 +189,10 @@ def delete(
     where: Annotated[
         str, typer.Option(metavar="EXPRESSION", help="Rows for which it is true; for all rows: true.")
     ],
-    branch: Annotated[str, typer.Option(metavar="NAME", help="Delete from this branch.")] = "",
+    branch: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="Delete from this branch.", autocompletion=complete_branch),
+    ] = "",
 ) -> None:
     """Delete the rows of a table for which an expression is true.
 
@@ -193,7 +210,12 @@ def publish_branch(
     branch: Branch,
     on_conflict: OnConflict = None,
     snapshot: Annotated[
-        str, typer.Option(metavar="ID", help="Publish it only if it is at this snapshot.")
+        str,
+        typer.Option(
+            metavar="ID",
+            help="Publish it only if it is at this snapshot.",
+            autocompletion=complete_snapshot,
+        ),
     ] = "",
     alone: Annotated[
         bool,
@@ -275,7 +297,12 @@ def build_index(
     options: Starting,
     session: Connected,
     table: TableName,
-    column: Annotated[str, typer.Argument(help="A column of a primitive type, not within a struct.")],
+    column: Annotated[
+        str,
+        typer.Argument(
+            help="A column of a primitive type, not within a struct.", autocompletion=complete_column
+        ),
+    ],
     full: Annotated[bool, typer.Option("--full", help="Index all files again, not only new ones.")] = False,
     files_per_job: Annotated[
         int | None, typer.Option(min=1, max=1000, help="Most that one job indexes (default: 256).")
@@ -303,8 +330,14 @@ def validate(
         list[str] | None,
         typer.Option(metavar="NAME", help="Only this one, such as day_month=2013-01. Repeatable."),
     ] = None,
-    branch: Annotated[str | None, typer.Option(metavar="NAME", help="Validate this branch or tag.")] = None,
-    snapshot: Annotated[str | None, typer.Option(metavar="ID", help="Validate this snapshot.")] = None,
+    branch: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Validate this branch or tag.", autocompletion=complete_branch),
+    ] = None,
+    snapshot: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="Validate this snapshot.", autocompletion=complete_snapshot),
+    ] = None,
     as_of: Annotated[
         str | None,
         typer.Option(

@@ -13,6 +13,7 @@ import typer
 
 from distop.cli.options.bundles import Bundle
 from distop.cli.options.parsing import parse_properties, parse_rules, parse_types, split_list
+from distop.cli.options.session import complete_branch, complete_operation, complete_source
 from distop.errors import InvalidArgument
 
 Texts = list[str] | None
@@ -194,10 +195,19 @@ class WritingFields(_Fields):
     ] = None
     replaces: Annotated[
         str | None,
-        typer.Option(metavar="OPERATION", help="Take away the rows that this ingest has added."),
+        typer.Option(
+            metavar="OPERATION",
+            help="Take away the rows that this ingest has added.",
+            autocompletion=complete_operation,
+        ),
     ] = None
     branch: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Write to this branch, to publish it later.")
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Write to this branch, to publish it later.",
+            autocompletion=complete_branch,
+        ),
     ] = None
     on_conflict: Annotated[
         Literal["rebase", "refuse"] | None,
@@ -217,7 +227,12 @@ class ProgressFields(_Fields):
         typer.Option("--reingest", help="Ingest again what was ingested before; may duplicate rows."),
     ] = None
     source: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Of the watermarks. Default: the folder of all paths.")
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Of the watermarks. Default: the folder of all paths.",
+            autocompletion=complete_source,
+        ),
     ] = None
     watermark: Annotated[
         Texts,

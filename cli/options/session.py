@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
@@ -144,38 +144,61 @@ def open_session(
     return session
 
 
-def complete_table(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Names of tables, for shell completion."""
-    return _complete(ctx, lambda client: (table.name for table in client.tables()), incomplete)
+Completion = Callable[[typer.Context, str], list[str]]
+"""What a shell offers for a name that is being typed."""
+
+
+def _completion(names: Callable[[Client, str], Iterable[str]]) -> Completion:
+    """The completion of ``names``: a function of a client, and of the table that was named before."""
+
+    def complete(ctx: typer.Context, incomplete: str) -> list[str]:
+        address = ctx.params.get("address") or ctx.find_root().params.get("address") or DEFAULT_ADDRESS
+        until = time.monotonic() + COMPLETION_S
+        try:
+            with _client(address, COMPLETION_S) as client:
+                known = names(client, ctx.params.get("table") or "")
+                in_time = takewhile(lambda _: time.monotonic() < until, known)
+                return list(islice((name for name in in_time if name.startswith(incomplete)), MOST_COMPLETED))
+        except Exception:
+            return []  # whatever it is, it would be printed into the line that is being typed
+
+    return complete
+
+
+complete_table = _completion(lambda client, _: (table.name for table in client.tables()))
+complete_schedule = _completion(
+    lambda client, table: (schedule.name for schedule in client.table(table).schedules())
+)
+complete_branch = _completion(lambda client, table: client.table(table).branches())
+complete_source = _completion(lambda client, table: client.table(table).watermarks())
+complete_snapshot = _completion(
+    lambda client, table: (str(snapshot.snapshot_id) for snapshot in client.table(table).snapshots())
+)
+complete_column = _completion(
+    lambda client, table: (column.name for column in client.table(table).describe().columns)
+)
+complete_type = _completion(
+    lambda client, _: sorted({kind for member in client.members() for kind in member.types})
+)
+complete_coordinator = _completion(
+    lambda client, _: (member.id for member in client.members() if member.role == "coordinator")
+)
+complete_batch = _completion(
+    lambda client, table: (
+        batch.name
+        for applied, ordered in ((False, True), (False, False), (True, True))
+        for batch in client.table(table).backlog(applied=applied, ordered=ordered)
+    )
+)
 
 
 def complete_operation(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Names of operations, for shell completion; names of tables until a table is complete."""
+    """Names of operations; names of tables until a table is complete."""
     table, slash, _ = incomplete.partition("/")
     if not slash:
         return [f"{name}/" for name in complete_table(ctx, incomplete)]
-    return _complete(
-        ctx, lambda client: (operation.name for operation in client.operations(table)), incomplete
-    )
-
-
-def complete_schedule(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Names of the schedules of the table that was named before."""
-    table = ctx.params.get("table") or ""
-    return _complete(
-        ctx, lambda client: (schedule.name for schedule in client.table(table).schedules()), incomplete
-    )
-
-
-def _complete(ctx: typer.Context, names: Callable[[Client], Iterator[str]], incomplete: str) -> list[str]:
-    address = ctx.params.get("address") or ctx.find_root().params.get("address") or DEFAULT_ADDRESS
-    until = time.monotonic() + COMPLETION_S
-    try:
-        with _client(address, COMPLETION_S) as client:
-            in_time = takewhile(lambda _: time.monotonic() < until, names(client))
-            return list(islice((name for name in in_time if name.startswith(incomplete)), MOST_COMPLETED))
-    except Exception:
-        return []  # whatever it is, it would be printed into the line that is being typed
+    of_table = _completion(lambda client, _: (operation.name for operation in client.operations(table)))
+    return of_table(ctx, incomplete)
 
 
 Connected = Annotated[Session, Bundle(open_session)]
@@ -188,6 +211,9 @@ def remember(ctx: typer.Context, **given: Any) -> None:
 
 
 TableName = Annotated[str, typer.Argument(metavar="TABLE", autocompletion=complete_table)]
+TypeName = Annotated[
+    str, typer.Argument(metavar="TYPE", help="Such as ingest or noop.", autocompletion=complete_type)
+]
 Limit = Annotated[int, typer.Option("--limit", "-n", min=0, help="Show at most this many; 0: all.")]
 Reason = Annotated[str, typer.Option(help="The reason, shown to users and in the audit trail.")]
 Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait for the end and show progress.")]

@@ -16,7 +16,7 @@ from distop.cli.output.exits import exit_code
 from distop.errors import DistopError
 
 if TYPE_CHECKING:
-    from distop.client import Leader, Member, Operation, OperationUpdate, Watermarks
+    from distop.client import Operation, OperationUpdate, Watermarks
     from distop.executor.checking.spark_setup import WorkerFinding
 
 Format = Literal["table", "wide", "json", "yaml"]
@@ -32,6 +32,7 @@ Listing = Literal[
     "schedules",
     "quarantines",
     "quarantined",
+    "members",
 ]
 
 
@@ -100,13 +101,6 @@ class Output:
     def watermarks(self, watermarks: Watermarks) -> None:
         """The watermarks of a table."""
         self._print(watermarks)
-
-    def members(self, members: Iterable[Member], leaders: Iterable[Leader]) -> None:
-        """The live members, and the tables that each leads."""
-        led: dict[str, list[str]] = {}
-        for leader in leaders:
-            led.setdefault(leader.member, []).append(leader.table)
-        self._print([plain(member) | {"leads": led.get(member.id, [])} for member in members])
 
     def checked(self, workers: Sequence[Mapping[str, Any]], findings: Sequence[WorkerFinding]) -> None:
         """Workers of Spark that were looked at, and what is wrong there."""

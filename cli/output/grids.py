@@ -23,7 +23,6 @@ from distop.client import (
     AuditEntry,
     Batch,
     Grant,
-    Member,
     Operation,
     Quarantine,
     Schedule,
@@ -194,24 +193,22 @@ STYLES: Mapping[Listing, ListStyle[Any]] = {
         "no schedules",
         ("STARTED", "LAST", "OPERATION"),
     ),
+    "members": ListStyle[Mapping[str, Any]](
+        {
+            "MEMBER": lambda member: member["id"],
+            "ROLE": lambda member: member["role"] + (" (draining)" if member["draining"] else ""),
+            "ADDRESS": lambda member: member["address"],
+            "HOST": lambda member: member["host"],
+            "PID": lambda member: str(member["pid"] or ""),
+            "SINCE": lambda member: member["started_at"],
+            "TYPES": lambda member: member["types"],
+            "LEADS": lambda member: str(len(member["leads"])) if member["role"] == "coordinator" else "",
+        },
+        "no members",
+        ("SINCE", "PID", "HOST", "TYPES", "LEADS"),
+    ),
 }
 """Every list but those of stack traces and of quarantined rows, which are no tables."""
-
-MEMBERS = ListStyle[tuple[Member, int]](
-    {
-        "MEMBER": lambda row: row[0].id,
-        "ROLE": lambda row: row[0].role + (" (draining)" if row[0].draining else ""),
-        "ADDRESS": lambda row: row[0].address,
-        "HOST": lambda row: row[0].host,
-        "PID": lambda row: str(row[0].pid or ""),
-        "SINCE": lambda row: row[0].started_at,
-        "TYPES": lambda row: row[0].types,
-        "LEADS": lambda row: str(row[1]) if row[0].role == "coordinator" else "",
-    },
-    "no members",
-    ("SINCE", "PID", "HOST", "TYPES", "LEADS"),
-)
-"""Live processes, each with how many tables it leads."""
 
 WATERMARKS = ListStyle[tuple[str, str, str]](
     {"SOURCE": lambda row: row[0], "PARTITION": lambda row: row[1], "WATERMARK": lambda row: row[2]},

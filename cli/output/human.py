@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,7 +16,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from distop.cli.output.base import Listing, Output, some_more
-from distop.cli.output.grids import GRANTS, MEMBERS, STYLES, WATERMARKS, ListStyle, grid_of
+from distop.cli.output.grids import GRANTS, STYLES, WATERMARKS, ListStyle, grid_of
 from distop.cli.output.texts import (
     STATE_STYLES,
     arguments_of,
@@ -44,8 +43,6 @@ from distop.client import (
     Enqueued,
     Explanation,
     Grants,
-    Leader,
-    Member,
     Operation,
     OperationUpdate,
     QuarantinedRow,
@@ -384,10 +381,6 @@ class HumanOutput(Output):
             for partition, value in sorted(partitions.items())
         )
         self._list(WATERMARKS, marks)
-
-    def members(self, members: Iterable[Member], leaders: Iterable[Leader]) -> None:
-        led = Counter(leader.member for leader in leaders)
-        self._list(MEMBERS, ((member, led[member.id]) for member in members))
 
     def _diagnosis(self, diagnosis: Diagnosis) -> None:
         looked = f"{diagnosis.tables:,} tables and {diagnosis.operations:,} operations"

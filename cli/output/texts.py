@@ -71,7 +71,8 @@ def broken_rules(facts: Mapping[str, Any]) -> str:
     lines = []
     for violation in violations_of(facts):
         most = ", ".join(f"{name}: {rows:,}" for name, rows in violation["most"].items())
-        more = ", ..." if violation["partitions"] > len(violation["most"]) else ""
+        others = violation["partitions"] - len(violation["most"])
+        more = f", {others:,} more" if others > 0 else ""
         sample = f", such as {violation['sample']}" if violation.get("sample") else ""
         lines.append(
             f"{violation['rule']}: {violation['rows']:,} row{'' if violation['rows'] == 1 else 's'} "

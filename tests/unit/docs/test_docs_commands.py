@@ -115,7 +115,8 @@ def messages(path: Path) -> Iterator[str]:
 
 def test_an_option_that_a_message_names_is_one_of_a_command() -> None:
     """U3: and none is the field of an argument, where its verb has an option for it."""
-    known = {name for _, command in leaves() for option in command.params for name in option.opts}
+    options = [option for _, command in leaves() for option in command.params]
+    known = {name for option in options for name in (*option.opts, *option.secondary_opts)}
     wrong = [
         f"{path.name}: {text!r} names {option}"
         for path in product_sources()

@@ -343,7 +343,7 @@ def test_show_has_a_line_for_each_broken_rule(service: FakeService) -> None:
     failed.facts_json = json.dumps({"violations": [many, one], "violatedRules": 4})
     service.world.add(failed)
     shown = run("operation", "show", HELD).stdout
-    assert "not_null(id): 1,200 rows (m=1: 700, m=2: 200, ...)" in shown
+    assert "not_null(id): 1,200 rows (m=1: 700, m=2: 200, 7 more)" in shown
     assert 'check(a > 0): 1 row (m=1: 1), such as {"a":-1}' in shown
     assert "and 2 more rules" in shown
     assert "violations" not in shown
@@ -539,6 +539,13 @@ def test_a_shell_completes_names(service: FakeService) -> None:
     assert completed("operation", "watch", "flights/") == ["flights/noop/9"]
     service.world.schedules = [pb.Schedule(name="nightly"), pb.Schedule(name="weekly")]
     assert completed("schedule", "pause", "flights", "n") == ["nightly"]
+    service.world.snapshots = [pb.Snapshot(snapshot_id=7, refs=["staging"])]
+    assert completed("table", "publish-branch", "flights", "st") == ["staging"]
+    assert completed("table", "rollback", "flights", "") == ["7"]
+    assert completed("watermark", "forget", "flights", "") == ["s"]
+    assert completed("operation", "start", "flights", "no") == ["noop"]
+    assert completed("cluster", "drain", "") == ["c1"]
+    assert completed("operation", "list", "pl") == ["planes"]
     for number in range(300):
         service.world.tables[f"many{number:03}"] = pb.Table(name=f"many{number:03}")
     assert len(completed("table", "why", "many")) == 100
@@ -759,8 +766,13 @@ def test_names_cannot_steer_the_terminal(service: FakeService) -> None:
 
 def test_yaml_holds_what_json_holds(service: FakeService) -> None:
     service.world.add(RUNNING)
-    for words in (["operation", "list"], ["operation", "show", RUNNING.name], ["cluster", "members"]):
+    service.world.schedules = [pb.Schedule(name="nightly")]
+    service.world.snapshots = [pb.Snapshot(snapshot_id=2**62)]
+    of_table = [[noun, "list", "flights"] for noun in ("schedule", "snapshot", "watermark")]
+    lists = [[noun, "list"] for noun in ("table", "operation", "audit")]
+    for words in (*lists, *of_table, ["operation", "show", RUNNING.name], ["cluster", "members"]):
         assert yaml.safe_load(run(*words, "-o", "yaml").stdout) == in_json(*words)
+        assert run(*words, "-o", "wide").exit_code == run(*words).exit_code == 0
     cut = run("operation", "show", "flights/noop/77", "-o", "yaml")
     assert yaml.safe_load(cut.stderr)["error"]["code"] == "OPERATION_NOT_FOUND"
     watched = run("operation", "watch", "flights/noop/77", DISTOP_OUTPUT="yaml")

@@ -1,4 +1,4 @@
-"""Each operation type that distop provides is a verb of ``table``; each field of its argument is an option."""
+"""Each operation type that distop provides is a verb of ``table``, with an option for each field."""
 
 import inspect
 from importlib.metadata import entry_points
