@@ -16,6 +16,9 @@ from distop_airflow.trigger import WatermarkTrigger, reached
 class DistopWatermarkSensor(BaseSensorOperator):
     """Waits until a source of a table was ingested up to a point; the watermark's value is the task's result.
 
+    An error that may pass, such as that of coordinators which are away, does not end the wait: ``timeout``
+    does.
+
     Parameters
     ----------
     table, source, partition:
@@ -45,12 +48,15 @@ class DistopWatermarkSensor(BaseSensorOperator):
         self.deferrable, self.distop_conn_id = deferrable, distop_conn_id
 
     def poke(self, context: Context) -> PokeReturnValue:
-        """Read the watermark once; what is returned says whether it has got there, and its value."""
+        """Look once. Where no coordinator answers, it is not there yet."""
         try:
             with DistopHook(self.distop_conn_id).get_conn() as client:
                 marks = client.table(self.table).watermarks(self.source)
         except DistopError as error:
-            raise failure(error.fields()) from None
+            if not error.retryable:
+                raise failure(error.fields()) from None
+            self.log.warning("%s: looking again in %s s", error, self.poke_interval)
+            return PokeReturnValue(False)
         value = reached(marks, self.source, self.partition, self.at_least)
         return PokeReturnValue(value is not None, value)
 

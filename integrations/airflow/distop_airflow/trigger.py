@@ -105,14 +105,20 @@ class WatermarkTrigger(BaseTrigger):
         return f"{__name__}.{type(self).__name__}", self._arguments
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Read the watermark every ``every_s`` seconds. An error is an event, too."""
+        """Look at intervals. An error that does not pass by itself is an event, too."""
         asked = self._arguments
         try:
             async with await DistopHook(asked["distop_conn_id"]).aget_conn() as client:
                 table = client.table(asked["table"])
                 while True:
-                    marks = await table.watermarks(asked["source"])
-                    value = reached(marks, asked["source"], asked["partition"], asked["at_least"])
+                    try:
+                        marks = await table.watermarks(asked["source"])
+                        value = reached(marks, asked["source"], asked["partition"], asked["at_least"])
+                    except DistopError as error:
+                        if not error.retryable:
+                            raise
+                        self.log.warning("%s: looking again in %s s", error, asked["every_s"])
+                        value = None
                     if value is not None:
                         break
                     await asyncio.sleep(asked["every_s"])

@@ -1,12 +1,18 @@
 """What hook and operator do, without Airflow's services and without a coordinator."""
 
+import asyncio
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from airflow.sdk import Connection
-from distop_airflow import DistopHook, DistopOperator
+from airflow.sdk.exceptions import AirflowFailException
+from distop_airflow import DistopHook, DistopOperator, DistopWatermarkSensor
 from distop_airflow.operator import LONGEST_NAME, run_of
+from distop_airflow.trigger import WatermarkTrigger
+
+from distop.errors import DistopError, TableNotFound, Unavailable
 
 
 @pytest.fixture
@@ -96,3 +102,42 @@ def test_no_two_tasks_share_a_name_of_runs() -> None:
     names = {run_of(each) for each in tasks}
     assert len(names) == len(tasks)
     assert not [name for name in names if name.startswith("_") or len(name.encode()) > LONGEST_NAME]
+
+
+def test_a_sensor_in_the_triggerer_waits_while_no_coordinator_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers: list[Any] = [Unavailable("nobody answers"), {}, {"source": {"day": "7"}}]
+
+    class Table:
+        async def watermarks(self, _: str) -> Any:
+            if isinstance(answer := answers.pop(0), DistopError):
+                raise answer
+            return answer
+
+    async def connected(_: DistopHook) -> Any:
+        return nullcontext(SimpleNamespace(table=lambda _: Table()))
+
+    async def event(trigger: WatermarkTrigger) -> Any:
+        return (await anext(trigger.run())).payload
+
+    monkeypatch.setattr(DistopHook, "aget_conn", connected)
+    trigger = WatermarkTrigger("c", "flights", "source", "day", "", every_s=0.0)
+    assert asyncio.run(event(trigger)) == {"value": "7"}
+    answers.append(TableNotFound("there is none"))
+    assert asyncio.run(event(trigger))["error"]["code"] == "TABLE_NOT_FOUND"
+
+
+def test_a_sensor_in_the_worker_waits_while_no_coordinator_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    errors: list[DistopError] = [Unavailable("nobody answers"), TableNotFound("there is none")]
+
+    def watermarks(_: str) -> Any:
+        raise errors.pop(0)
+
+    table = SimpleNamespace(watermarks=watermarks)
+    monkeypatch.setattr(DistopHook, "get_conn", lambda _: nullcontext(SimpleNamespace(table=lambda _: table)))
+    sensor = DistopWatermarkSensor(task_id="there", table="flights", source="source", partition="day")
+    context: Any = {}
+    assert not sensor.poke(context)
+    with pytest.raises(AirflowFailException):
+        sensor.poke(context)
