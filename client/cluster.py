@@ -67,6 +67,7 @@ class AuditEntry(Model):
     """Its position in the trail: to list what was written after it."""
     reason: str = ""
     run: str = ""
+    """Of a start and of a change of a table its ``run``; of other actions the id of their call."""
     argument: dict[str, Any] = field(default_factory=dict)
     """Of a start: the argument, as :attr:`Operation.argument`; and once that operation is over:"""
     outcome: str = ""

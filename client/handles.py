@@ -341,8 +341,12 @@ class OperationCalls(Calls):
 
         Raises
         ------
+        IncompatibleOperation, TablePaused
+            Another operation of the table, or its pause, is in the way. Nothing was started.
         OperationParked
             With ``queue``: the incompatible operation waits for a decision.
+        RunReused
+            ``run`` was used for another argument.
         RolledBack
             The rows of the operation of ``run`` were rolled back; with ``again`` it is run anew.
         """
@@ -363,7 +367,13 @@ class OperationCalls(Calls):
         max_failed_partitions: int = 0,
         timeout_s: float | None = None,
     ) -> dict[str, Any]:
-        """The preview of :meth:`start`, made by the type; raises the same errors, and starts nothing."""
+        """What :meth:`start` would do; raises the same errors, and starts nothing.
+
+        Returns
+        -------
+        Names and values, made by the type. Of every type ``jobs``, how many; of an ingest also ``columns``,
+        ``rows`` (some of the first), ``files``, ``bytes`` and ``warnings``.
+        """
         request = make_request(
             pb.StartOperationRequest,
             table=table,

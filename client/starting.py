@@ -92,6 +92,8 @@ class IngestCalls(Calls):
         ------
         AlreadyIngested
             The files were ingested before, by another run.
+        IncompatibleOperation, TablePaused, RunReused
+            As of :meth:`~distop.client.handles.OperationCalls.start`.
         """
         how = cast(StartOptions, {name: options[name] for name in _STARTING if name in options})  # type: ignore[literal-required]
         source: Any = {name: value for name, value in options.items() if name not in _STARTING}

@@ -221,6 +221,11 @@ class TablesCalls(Calls):
             URL of the folder for its files, on any fsspec file system.
         format:
             ``iceberg``, ``delta``, or ``files``: a tree of plain files.
+
+        Raises
+        ------
+        TableExists
+            There is a table or a view of this name.
         """
         reply = await self._call(
             "CreateTable",
@@ -242,7 +247,7 @@ class TableCalls(NamedCalls):
     """The calls on a table itself: its definition, content, snapshots and watermarks."""
 
     async def get(self) -> Table:
-        """Its definition and state."""
+        """Its definition and state. Raises :class:`~distop.errors.TableNotFound`, as all calls on it do."""
         return Table.from_proto(await self._call("GetTable", name=self.name))
 
     async def why(self) -> Explanation:
