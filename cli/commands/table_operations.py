@@ -190,16 +190,16 @@ def delete(
         str, typer.Option(metavar="EXPRESSION", help="Rows for which it is true; for all rows: true.")
     ],
     branch: Annotated[
-        str,
+        str | None,
         typer.Option(metavar="NAME", help="Delete from this branch.", autocompletion=complete_branch),
-    ] = "",
+    ] = None,
 ) -> None:
     """Delete the rows of a table for which an expression is true.
 
     Example: distop table delete flights --where "day < '2013-02-01'" --wait
     """
     handle = session.client.table(table)
-    follow_started(session, options, lambda: handle.delete(where, branch=branch or None, **options.given()))
+    follow_started(session, options, lambda: handle.delete(where, branch=branch, **options.given()))
 
 
 @command(group, rich_help_panel=PANEL)
@@ -210,13 +210,13 @@ def publish_branch(
     branch: Branch,
     on_conflict: OnConflict = None,
     snapshot: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="ID",
             help="Publish it only if it is at this snapshot.",
             autocompletion=complete_snapshot,
         ),
-    ] = "",
+    ] = None,
     alone: Annotated[
         bool,
         typer.Option("--alone", help="Publish it only if the table lacks no more than one snapshot of it."),
@@ -233,7 +233,7 @@ def publish_branch(
         lambda: handle.publish_branch(
             branch,
             on_conflict=on_conflict,
-            snapshot=snapshot or None,
+            snapshot=snapshot,
             alone=alone or None,
             **options.given(),
         ),
