@@ -168,7 +168,7 @@ def test_a_struct_cannot_be_indexed(tmp_path: Path) -> None:
     assert refused.value.details == {"field": "column"}
     with pytest.raises(InvalidArgument, match="no column 'w'"):
         world.start("w")
-    with pytest.raises(InvalidArgument, match="files_per_job"):
+    with pytest.raises(InvalidArgument, match="files-per-job"):
         world.start("v", files_per_job=0)
     with pytest.raises(PreconditionFailed, match="nothing has been published"):
         Indexing(new_table(tmp_path / "empty")).start("id")
