@@ -64,6 +64,19 @@ def test_every_command_line_that_is_shown_is_understood() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_a_verb_that_is_named_without_distop_is_one_of_its_noun() -> None:
+    """Such as `batch retry` in a table; nouns in the plural have none."""
+    known = {tuple(path) for path, _ in leaves()}
+    nouns = {path[0] for path in known if len(path) > 1}
+    wrong = [
+        f"{document.name}: {noun} {verb}"
+        for document in DOCUMENTS
+        for noun, verb in re.findall(r"`([a-z]+) ([a-z-]+)\b[^`]*`", document.read_text())
+        if (noun in nouns or noun.removesuffix("s") in nouns) and (noun, verb) not in known
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
 def texts(path: Path) -> Iterator[str]:
     """The strings of a module, with a placeholder for each value; any other file as it is."""
     if path.suffix != ".py":
