@@ -65,7 +65,7 @@ from distop.catalog.view_catalog import ViewCatalog
 from distop.errors import CorruptRecord, DistopError, InvalidArgument, RunReused
 from distop.lake.cleanup.orphans import Files, files_of_table
 from distop.lake.iceberg.metadata_files import in_order
-from distop.lake.iceberg.provenance import FOREIGN_RUN, difference_of_rollback
+from distop.lake.iceberg.provenance import FOREIGN_RUN, difference_of_rollback, foreign_run
 from distop.lake.layout.metadata import read_metadata
 from distop.lake.layout.model import file_io
 from distop.lake.layout.properties import (
@@ -133,10 +133,8 @@ def _history(base: TableMetadata, ref: str) -> set[int]:
 
 def run_of(updates: Iterable[TableUpdate]) -> str:
     """The run of a commit; empty if it names none. Raises :class:`~distop.errors.InvalidArgument`."""
-    summaries = [update.snapshot.summary for update in updates if isinstance(update, AddSnapshotUpdate)]
-    given = {
-        summary.additional_properties.get(FOREIGN_RUN, "") for summary in summaries if summary is not None
-    } - {""}
+    given = {foreign_run(update.snapshot) for update in updates if isinstance(update, AddSnapshotUpdate)}
+    given -= {""}
     if len(given) > 1:
         raise InvalidArgument("the snapshots of one commit name several runs", details={"field": FOREIGN_RUN})
     return check_name(given.pop(), FOREIGN_RUN) if given else ""
@@ -159,11 +157,7 @@ def is_done(etcd: SyncEtcd, keys: TableKeys, run: str, metadata: TableMetadata) 
     Raises :class:`~distop.errors.RunReused` if it was an operation's, and
     :class:`~distop.errors.RolledBack` if its rows are gone.
     """
-    history = ancestors_of(metadata.current_snapshot(), metadata)
-    summaries = (
-        snapshot.summary.additional_properties for snapshot in history if snapshot.summary is not None
-    )
-    if any(summary.get(FOREIGN_RUN) == run for summary in summaries):
+    if any(foreign_run(done) == run for done in ancestors_of(metadata.current_snapshot(), metadata)):
         return True
     kv = etcd.get(keys.request(run))
     if not kv.exists:

@@ -39,6 +39,8 @@ DEPENDENT = "distop.dependent"
 overwrite of partitions without rows. On other content its operation might have done more."""
 FOREIGN_RUN = "distop.run"
 """The run that another program names for its commit."""
+EARLIER_FOREIGN_RUN = "distop.request-id"
+"""The same, as release 0.2.0 called it: programs, and the histories of tables, have it still."""
 
 PRODUCT_PROPERTIES = (
     WATERMARKS,
@@ -183,6 +185,12 @@ def rolled_back(metadata: TableMetadata) -> tuple[list[Snapshot], list[Snapshot]
     )
 
 
+def foreign_run(snapshot: Snapshot) -> str:
+    """The run that another program names for its commit; empty if it names none."""
+    properties = snapshot.summary.additional_properties if snapshot.summary else {}
+    return properties.get(FOREIGN_RUN) or properties.get(EARLIER_FOREIGN_RUN, "")
+
+
 def done_by(snapshots: Iterable[Snapshot]) -> Done:
     """The batches and requests that some snapshots, the newest first, have applied; each with the last
     operation that did."""
@@ -197,8 +205,8 @@ def done_by(snapshots: Iterable[Snapshot]) -> Done:
         if REQUEST in properties:
             request = from_json(properties[REQUEST].encode(), Request)
             done.requests[request.id] = operation, request.forget_at
-        elif FOREIGN_RUN in properties:
-            done.requests[properties[FOREIGN_RUN]] = "", snapshot.timestamp_ms / 1000 + REMEMBER_S
+        elif run := foreign_run(snapshot):
+            done.requests[run] = "", snapshot.timestamp_ms / 1000 + REMEMBER_S
     return done
 
 

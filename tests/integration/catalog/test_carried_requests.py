@@ -6,8 +6,9 @@ import pytest
 
 from distop.catalog.catalog import EtcdCatalog
 from distop.errors import InvalidName, RunReused
+from distop.lake.iceberg.provenance import done_by
 from distop.metastore.etcd.sync import SyncEtcd
-from distop.metastore.etcd.txn import Put, Txn
+from distop.metastore.etcd.txn import DeleteRange, Put, Txn
 from distop.metastore.operations.starting import forget_requests
 from distop.metastore.records.operation import RequestRecord
 from distop.metastore.records.record import encode
@@ -49,7 +50,25 @@ def test_a_commit_whose_reply_is_lost_leaves_rows_and_watermarks_once(
     assert found["orders"]["0"] == "1"
 
 
-def test_an_id_is_of_one_table_which_may_be_made_with_its_first_rows(catalog: EtcdCatalog) -> None:
+@pytest.mark.parametrize("again", ["distop.run", "distop.request-id"])
+def test_a_run_under_the_property_of_release_0_2_0_is_done_once(
+    catalog: EtcdCatalog, store: SyncEtcd, again: str
+) -> None:
+    """C8: programs are changed after the coordinators; also where only the table's history knows the run."""
+    table = catalog.create_table("default.t", SCHEMA)
+    table.append(ids(0, 1), snapshot_properties={"distop.request-id": "day 1"})
+    key = keys_of(store, "t").request("day 1")
+    assert store.get(key).exists
+    catalog.load_table("default.t").append(ids(0, 1), snapshot_properties={again: "day 1"})
+    store.txn(Txn(then=(DeleteRange(key),)))
+    catalog.load_table("default.t").append(ids(0, 1), snapshot_properties={again: "day 1"})
+    assert ids_in(catalog, "t") == [0]
+    current = catalog.load_table("default.t").metadata.current_snapshot()
+    assert current is not None
+    assert done_by([current]).requests.keys() == {"day 1"}
+
+
+def test_a_run_is_of_one_table_which_may_be_made_with_its_first_rows(catalog: EtcdCatalog) -> None:
     for name in ("default.t", "default.u"):
         with catalog.create_table_transaction(name, SCHEMA) as transaction:
             transaction.append(ids(0, 1), snapshot_properties=REQUEST)
@@ -57,7 +76,7 @@ def test_an_id_is_of_one_table_which_may_be_made_with_its_first_rows(catalog: Et
         assert ids_in(catalog, name) == [0]
 
 
-def test_an_id_that_an_operation_has_had_is_refused(catalog: EtcdCatalog, store: SyncEtcd) -> None:
+def test_a_run_that_an_operation_has_had_is_refused(catalog: EtcdCatalog, store: SyncEtcd) -> None:
     table = catalog.create_table("default.t", SCHEMA)
     keys = keys_of(store, "t")
     record = RequestRecord(operation="t/ingest/1", digest="of its body")
@@ -69,7 +88,7 @@ def test_an_id_that_an_operation_has_had_is_refused(catalog: EtcdCatalog, store:
     assert ids_in(catalog, "t") == []
 
 
-def test_an_id_is_forgotten_in_time(catalog: EtcdCatalog, store: SyncEtcd) -> None:
+def test_a_run_is_forgotten_in_time(catalog: EtcdCatalog, store: SyncEtcd) -> None:
     """O9: as those of operations are."""
     catalog.create_table("default.t", SCHEMA).append(ids(0, 1), snapshot_properties=REQUEST)
     keys = keys_of(store, "t")
