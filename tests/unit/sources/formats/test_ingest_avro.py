@@ -470,5 +470,6 @@ def test_without_the_library_it_is_said_what_to_install(
 ) -> None:
     path = write(ingesting, record({"a": "long"}), [{"a": 1}])
     monkeypatch.setitem(sys.modules, "fastavro", None)
-    with refused(error=ExtraMissing, extra="avro", package="fastavro"):
+    with refused(error=ExtraMissing, extra="avro", package="fastavro") as missing:
         ingesting.start(paths=path)
+    assert missing.value.hint == "pip install 'distop[avro]'"
