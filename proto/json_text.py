@@ -171,8 +171,8 @@ def duration(seconds: float | None) -> str:
     """``"310 ms"``, ``"1.31 s"``, ``"12.3 s"``, ``"4 min 10 s"``, ``"2 h 5 min"``; empty if it is unknown."""
     if seconds is None:
         return ""
-    if seconds < 1:
-        return f"{round(max(seconds, 0.0) * 1000)} ms"
+    if (milliseconds := round(max(seconds, 0.0) * 1000)) < 1000:
+        return f"{milliseconds} ms"
     if seconds < 10:
         return f"{seconds:.2f} s"
     if seconds < 60:
