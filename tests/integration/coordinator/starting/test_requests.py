@@ -58,7 +58,7 @@ async def expiries(client: LossyClient) -> int:
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
-async def test_a_request_that_failed_starts_a_new_instance_under_its_id(
+async def test_a_request_that_failed_starts_a_new_instance_of_its_run(
     sdk: AsyncClient, client: LossyClient, cancelled: bool
 ) -> None:
     """O7: a new instance, and the reply names the failed one; a success stays the answer."""
@@ -86,7 +86,7 @@ async def test_a_request_that_failed_starts_a_new_instance_under_its_id(
     assert await expiries(client) == 1
 
 
-async def test_a_request_that_failed_may_be_corrected_under_its_id(
+async def test_a_request_that_failed_may_be_corrected_in_its_run(
     sdk: AsyncClient, client: LossyClient
 ) -> None:
     """O7: while it runs, and once it has succeeded, another body is an error."""
@@ -120,7 +120,7 @@ async def test_repeats_of_one_call_have_one_answer(sdk: AsyncClient, address: st
             assert (late.name, late.state, late.found) == (first.name, pb.CANCELLED, found)
 
 
-async def test_an_id_that_is_to_be_used_once_stays_used(sdk: AsyncClient) -> None:
+async def test_a_run_that_is_to_be_used_once_stays_used(sdk: AsyncClient) -> None:
     """P8: who gives a write up counts on it."""
     started = await sdk.start("t", "noop", {"partitions": 1}, run="r", once=True)
     await started.cancel()
@@ -132,7 +132,7 @@ async def test_an_id_that_is_to_be_used_once_stays_used(sdk: AsyncClient) -> Non
 
 
 @pytest.mark.parametrize("firsts", [True, False])
-async def test_once_holds_for_the_id_whoever_says_so(sdk: AsyncClient, firsts: bool) -> None:
+async def test_once_holds_for_the_run_whoever_says_so(sdk: AsyncClient, firsts: bool) -> None:
     """O7: also if the call that was cancelled, or the one that comes after it, has not said it."""
     started = await sdk.start("t", "noop", {"partitions": 1}, run="r", once=firsts)
     await started.cancel()
