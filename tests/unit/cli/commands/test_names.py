@@ -2,7 +2,7 @@
 
 from support.command_lines import leaves
 
-NAMED = {"table", "operation", "batch", "branch", "snapshot", "source", "member", "type", "then"}
+NAMED = {"table", "operation", "batch", "branch", "snapshot", "source", "member", "type", "then", "replaces"}
 """Parameters that name what the service knows."""
 
 NEW = {("batch add", "batch"), ("executor", "type"), ("landing", "table"), ("landing", "type")}
