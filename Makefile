@@ -74,7 +74,7 @@ unit: ## the tests that need no service (tests/unit): the first to run
 .PHONY: one
 one: ## T=<path::test, file, folder, or part of a name>, at once, without looking at the set-up
 	@test -x $(BIN)/python || $(MAKE) setup
-	@test -n "$(T)" || { echo "one: T=tests/unit/metastore, T=test_lease or T=PATH/test_lease.py::test_it_is_renewed"; exit 2; }
+	@test -n "$(T)" || { echo "one: T=tests/unit/metastore, T=test_lease or T=PATH/test_lease.py::test_a_short_cut_is_survived"; exit 2; }
 	@path="$(T)"; if [ -e "$${path%%::*}" ]; then $(BIN)/python -m pytest "$$path" $(ARGS); \
 	else files=$$(grep -rlE --include='test_*.py' 'def \w*$(T)' tests || true; find tests -name '*$(T)*.py' -name 'test_*'); \
 		[ -n "$$files" ] || { echo "one: no file of tests, and no test, has $(T) in its name"; exit 2; }; \
