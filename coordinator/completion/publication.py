@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from heapq import nlargest
 from typing import Any
@@ -56,13 +56,10 @@ class Base:
     run_ops: KeyValue
     index: KeyValue
     """The published pointer of the operation's object; missing for operations without one."""
-    chunks: Fetch | None = None
-    """Reads the watermarks that are not in ``watermarks``."""
-
-    @property
-    def record(self) -> TableRecord | None:
-        """The table; ``None`` if it is gone."""
-        return decode(self.table.value, TableRecord, self.table.key) if self.table.exists else None
+    record: TableRecord | None
+    """What ``table`` says; ``None`` if it is gone."""
+    chunks: Fetch | None
+    """Reads the watermarks that are not in ``watermarks``; ``None`` if the table is gone."""
 
 
 async def read_base(client: EtcdClient, keys: TableKeys, arg: OperationArg) -> Base:
@@ -72,9 +69,10 @@ async def read_base(client: EtcdClient, keys: TableKeys, arg: OperationArg) -> B
         wanted.append(keys.index(arg.object))
     result = await client.read_at_once([Get(key) for key in wanted])
     table, head, watermarks, run_ops, *rest = result.each(wanted)
-    base = Base(table, head, watermarks, run_ops, rest[0] if rest else KeyValue.missing(b""))
-    record = base.record
-    return base if record is None else replace(base, chunks=ChunkReader(client, record, result.revision))
+    record = decode(table.value, TableRecord, table.key) if table.exists else None
+    chunks = ChunkReader(client, record, result.revision) if record is not None else None
+    index = rest[0] if rest else KeyValue.missing(b"")
+    return Base(table, head, watermarks, run_ops, index, record, chunks)
 
 
 async def read_jobs(client: EtcdClient, keys: OperationKeys) -> Mapping[str, JobRecord]:
