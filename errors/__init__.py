@@ -100,9 +100,13 @@ class DistopError(Exception):
         return _rebuild, (type(self), self.message, self.hint, self.details), vars(self)
 
 
+_RENAMED = {"REQUEST_ID_REUSED": "RUN_REUSED"}
+"""Codes that release 0.2.0 answers with and has stored -> what they are now."""
+
+
 def error_class(code: str, root: type[DistopError] = DistopError) -> type[DistopError] | None:
-    """The class with this code, among all that are loaded."""
-    if vars(root).get("code") == code:
+    """The class with this code, among all that are loaded; also with its code in release 0.2.0."""
+    if vars(root).get("code") == _RENAMED.get(code, code):
         return root
     return next((known for child in root.__subclasses__() if (known := error_class(code, child))), None)
 

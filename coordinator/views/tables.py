@@ -9,7 +9,15 @@ from distop.commit.contract import PASSED_OVER
 from distop.coordinator.views.messages import member_message, ordering_message, pause_of
 from distop.coordinator.views.operations import from_ended, read_operation, unreadable
 from distop.coordinator.views.why import Mood, Reason, cut, held_by, many, span, why
-from distop.errors import CorruptRecord, OperationNotFound, TableNotFound
+from distop.errors import (
+    CorruptRecord,
+    IncompatibleOperation,
+    OperationNotFound,
+    RunReused,
+    TableNotFound,
+    TablePaused,
+    error_class,
+)
 from distop.lake.storage.storage import without_secrets
 from distop.metastore.backlog.batches import BatchRecord, ordering_of
 from distop.metastore.etcd.client import EtcdClient, beginning, first_of, was_enough
@@ -167,7 +175,7 @@ async def _last(client: EtcdClient, table: str) -> pb.Operation | None:
     return None
 
 
-_PASSES = frozenset({"INCOMPATIBLE_OPERATION", "TABLE_PAUSED", "RUN_REUSED"})
+_PASSES = frozenset({IncompatibleOperation, TablePaused, RunReused})
 """Reasons for skipping a tick that need no action."""
 
 
@@ -213,7 +221,7 @@ def _note(table: str, name: str, record: ScheduleRecord, now: float) -> Reason |
     skip = record.skip
     if skip is None or skip.at < record.last:
         return None
-    mood = Mood.IDLE if skip.code in _PASSES else Mood.FAILED
+    mood = Mood.IDLE if error_class(skip.code) in _PASSES else Mood.FAILED
     sentence = f"schedule {name} was skipped {span(now - skip.at)} ago: {skip.code}: {cut(skip.message)}"
     return Reason(mood, sentence)
 

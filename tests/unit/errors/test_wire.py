@@ -18,6 +18,7 @@ from distop.errors import (
     Kind,
     NotFound,
     PermissionDenied,
+    RunReused,
     TableNotFound,
     Unavailable,
 )
@@ -108,6 +109,18 @@ def test_an_unknown_code_is_the_class_of_its_kind() -> None:
     received = from_rpc_error(rpc_error(grpc.StatusCode.PERMISSION_DENIED, "not you", status))
     assert (received.code, received.kind, received.kind.exit_code) == ("ROLE_MISSING", Kind.DENIED, 11)
     assert type(received) is PermissionDenied
+
+
+def test_a_code_of_release_0_2_0_is_the_class_that_has_another_one_now() -> None:
+    """D3: its coordinators answer during an upgrade, and a writer depends on the class."""
+    info = error_details_pb2.ErrorInfo(
+        reason="REQUEST_ID_REUSED", domain="distop", metadata={"operation": "t/write/1"}
+    )
+    status = status_pb2.Status(code=6, message="used before")
+    status.details.add().Pack(info)
+    received = from_rpc_error(rpc_error(grpc.StatusCode.ALREADY_EXISTS, "used before", status))
+    assert type(received) is RunReused
+    assert (received.code, received.details["operation"]) == ("RUN_REUSED", "t/write/1")
 
 
 async def test_long_texts_are_cut_and_not_lost() -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
+from msgspec.structs import replace
 from typer.testing import CliRunner
 
 from distop.cli.main import app
@@ -41,6 +42,7 @@ from distop.metastore.records.operation import (
     RunnerRecord,
 )
 from distop.metastore.records.record import decode, encode
+from distop.metastore.tables.schedules import Skip
 from support.etcd.jobs import mark
 from support.etcd.starts import begin
 from support.services.backlogs import record_of
@@ -395,6 +397,15 @@ async def schedule_refused(world: World, table: str) -> None:
 async def schedule_in_the_way(world: World, table: str) -> None:
     await world.take(await world.start(table))
     await scheduled(world, table)
+
+
+@state("idle", rf"idle: .*; schedule nightly was skipped {SHORTLY} ago: REQUEST_ID_REUSED: t/noop/1 .*")
+async def schedule_skipped_by_release_0_2_0(world: World, table: str) -> None:
+    """Its code is another one now. No action was needed then either."""
+    await world.sdk.table(table).add_schedule("nightly", "noop", cron=YEARLY)
+    skip = Skip(code="REQUEST_ID_REUSED", message="t/noop/1 was started for it before", at=time.time())
+    record = replace(await schedule(world.store, "nightly", table), skipped=1, skip=skip)
+    await world.store.put(world.store.keyspace.table(table).schedule("nightly"), encode(record))
 
 
 @state(
