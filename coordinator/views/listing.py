@@ -13,7 +13,7 @@ import msgspec
 from google.protobuf.message import Message
 
 from distop.coordinator.access.callers import caller
-from distop.coordinator.views.operations import ENDED_STATES, ended_state, from_ended, read_live, unreadable
+from distop.coordinator.views.operations import ENDED_STATES, ended_among, read_live, unreadable
 from distop.errors import (
     Compacted,
     CorruptRecord,
@@ -302,12 +302,10 @@ async def _operations_of(
     for operation, kv in named(history, keys.keyspace.parse_history):
         if request.type not in ("", operation.type):
             continue
-        state = ended_state(kv)
-        if wanted and state and state not in wanted:
+        ended = ended_among(wanted, operation, kv, revision)
+        if ended is None:
             messages.pop(operation, None)
-            continue
-        ended = from_ended(operation, kv, revision)
-        if not ended.state or ended.finished_at.ToNanoseconds() >= since:
+        elif not ended.state or ended.finished_at.ToNanoseconds() >= since:
             messages[operation] = ended
     chosen = [
         message for message in messages.values() if not wanted or not message.state or message.state in wanted

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from datetime import UTC, datetime
 from typing import Any
 
@@ -302,21 +303,25 @@ def from_record(operation: OperationId, history: KeyValue, revision: int = 0) ->
     return from_history(operation, record, revision or history.mod_revision)
 
 
-def ended_state(history: KeyValue) -> int:
-    """The state that :func:`from_ended` gives an operation, without the rest of it; 0: none is known."""
-    try:
-        record = decode(history.value, HistoryRecord, history.key)
-    except CorruptRecord:
-        return pb.OPERATION_STATE_UNSPECIFIED
-    return _ENDED.get(record.outcome, pb.OPERATION_STATE_UNSPECIFIED)
-
-
 def from_ended(operation: OperationId, history: KeyValue, revision: int = 0) -> pb.Operation:
     """As :func:`from_record`, for lists: a record that cannot be read hides none of the others."""
     try:
         return from_record(operation, history, revision)
     except CorruptRecord as error:
         return unreadable(operation, error, revision or history.mod_revision)
+
+
+def ended_among(
+    states: Collection[int], operation: OperationId, history: KeyValue, revision: int
+) -> pb.Operation | None:
+    """As :func:`from_ended`; ``None``: its state is known, and is none of ``states``. Without any all are
+    wanted."""
+    try:
+        record = decode(history.value, HistoryRecord, history.key)
+        state = _ENDED.get(record.outcome)
+        return None if states and state and state not in states else from_history(operation, record, revision)
+    except CorruptRecord as error:
+        return unreadable(operation, error, revision)
 
 
 def unreadable(operation: OperationId, error: CorruptRecord, revision: int) -> pb.Operation:

@@ -4,13 +4,13 @@ from collections import Counter
 
 import pytest
 
-from distop.coordinator.views import listing
+from distop.coordinator.views import listing, operations
 from distop.coordinator.views.listing import PEEKED, list_operations
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Put, Txn
 from distop.metastore.operations.retention import prune
 from distop.metastore.records.operation import HistoryRecord
-from distop.metastore.records.record import encode
+from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import TableRecord
 from distop.metastore.tables.registry import table_puts
 from distop.proto import distop_pb2 as pb
@@ -86,6 +86,25 @@ async def test_a_page_by_time_takes_little_work(client: EtcdClient, monkeypatch:
         request.page_token = page.next_page_token
     assert names == [f"t{number:03d}" for number in range(99, 93, -1)]
     assert sorted_by.total() < 2 * 2 * len(tables)
+
+
+async def test_a_list_decodes_each_ended_operation_once(
+    client: EtcdClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G3: a page reads hundreds of them. Of those that are not wanted no message is made."""
+    await make_table(client)
+    keys, decoded = client.keyspace.table("t"), Counter[bytes]()
+
+    def counting(value: bytes, kind: type[HistoryRecord], key: bytes) -> HistoryRecord:
+        decoded[key] += 1
+        return decode(value, kind, key)
+
+    monkeypatch.setattr(operations, "decode", counting)
+    await client.txn(Txn(then=tuple(Put(keys.history_prefix + b"noop.%d" % n, _line(n)) for n in (1, 2))))
+    for states, found in ([], 2), ([pb.FAILED], 0), ([pb.SUCCEEDED], 2):
+        decoded.clear()
+        listed = await list_operations(client, pb.ListOperationsRequest(states=states))
+        assert (len(listed.operations), set(decoded.values())) == (found, {1}), states
 
 
 async def test_an_unreadable_operation_is_listed_by_name_and_hides_no_others(client: EtcdClient) -> None:
