@@ -158,7 +158,8 @@ def _check_same(before: operation.RequestRecord, keys: OperationKeys, request: s
     if (before.operation, before.digest) != (str(keys.operation), digest):
         raise errors.RunReused(
             f"call {request!r} was used for {before.operation} with another body",
-            details={"operation": before.operation, "field": "run"},
+            hint="give another call another call_id",
+            details={"operation": before.operation, "field": "call_id"},
         )
 
 

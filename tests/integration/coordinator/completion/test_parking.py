@@ -366,8 +366,9 @@ async def test_a_repeated_decision_is_answered_as_the_first_was_and_decides_noth
     assert await eventually(parked_again)
     assert (await service.resolve(operation, "retry", call_id="r1")).completion.parked
     assert not (await client.get(client.keyspace.operation(operation).resolve)).exists
-    with pytest.raises(errors.RunReused):
+    with refused("call_id", error=errors.RunReused, operation=str(operation)) as caught:
         await service.resolve(operation, "abort", call_id="r1")
+    assert "--run" not in caught.value.hint, "the command has no such option"
     await service.resolve(operation, "abort", call_id="r2")
     assert (await service.ended(operation)).state == pb.FAILED
     for action, request in (("retry", "r1"), ("abort", "r2")):
