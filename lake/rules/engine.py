@@ -164,9 +164,9 @@ def _explained() -> Iterator[ModuleType]:
 
 def _open(at: str, config: dict[str, Any], settings: list[str]) -> None:
     global _connection
-    if _connection is None:
-        _limit()
     with _explained() as duckdb:
+        if _connection is None:
+            _limit()  # only now: DuckDB itself takes 80 MiB
         _connection = duckdb.connect(at, config=config)
         for setting in settings:
             _connection.execute(setting)

@@ -1,6 +1,8 @@
 """Rules on rows: what they mean, and what they may speak of. DuckDB is real; there is no service."""
 
 import datetime
+import subprocess
+import sys
 import time
 from decimal import Decimal
 from pathlib import Path
@@ -254,6 +256,18 @@ def test_a_violation_shows_the_columns_named_or_those_of_the_partitioning() -> N
     assert shown_columns(["x", "x", "id"], SCHEMA) == ["x", "id"]
     with pytest.raises(InvalidArgument, match="no column 'y'"):
         shown_columns(["y"], SCHEMA)
+
+
+def test_what_duckdb_itself_takes_counts_for_no_rule() -> None:
+    """A fresh process limits itself to what it has loaded by then, and so much more."""
+    script = (
+        "import sys\n"
+        "from distop.lake.rules import engine\n"
+        "engine._limit = lambda: print('duckdb' in sys.modules)\n"
+        "engine._open(':memory:', {}, [])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["True"], done.stderr
 
 
 def test_a_rule_takes_no_more_memory_than_it_may() -> None:
