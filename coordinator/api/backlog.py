@@ -91,7 +91,8 @@ class BacklogService(distop_pb2_grpc.BacklogServiceServicer):
         )
         fields = {"table": keys.name, "batch": request.batch, "became": answer.became.value}
         log.info("batch_queued", extra=fields)
-        if request.republish or request.replace:  # other batches are few for each operation, whose end prunes
+        if request.republish or request.replace or answer.again:
+            # New batches are few for each operation, whose end prunes; this one may never come to one.
             await prune_softly(self._client, keys.audit_prefix)
         return pb.EnqueueBatchResponse(
             became=answer.became.value,

@@ -64,6 +64,8 @@ class Answer:
     """The operation that applies it, or has applied it."""
     late: bool = False
     """It sorts before an applied one, and the table will stop at it."""
+    again: bool = False
+    """It waited or had failed before, and has other content now."""
     markers: Mapping[str, str] = field(default_factory=dict)
     """Of an applied one: see ``AppliedRecord``."""
 
@@ -208,7 +210,7 @@ async def enqueue(
             compares += (etcd.unchanged(ordering_kv),)
         reached("enqueue.before")
         late = late and ordering.stops_at(batch)
-        return etcd.Txn(compares, ops), Answer(became=Queued.QUEUED, late=late)
+        return etcd.Txn(compares, ops), Answer(became=Queued.QUEUED, late=late, again=bool(queued))
 
     reads = [etcd.Get(key) for key in wanted]
     subject, replied = f"table {keys.name!r}", lambda: reached("enqueue.after")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from distop.errors import OperationNotFound, PreconditionFailed, TableNotFound, TablePaused
+from distop.metastore.backlog.batches import FAILED
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.txn import KeyValue, Put, Txn
 from distop.metastore.operations.pausing import pause_operation, pause_table, resume_operation, resume_table
@@ -23,7 +24,7 @@ from distop.metastore.operations.starting import (
 from distop.metastore.records.keyspace import OperationKeys
 from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import ABORTING, RUNNING, OperationArg, PauseRecord
-from distop.metastore.records.record import decode
+from distop.metastore.records.record import decode, encode
 from distop.metastore.tables.audit import audit_put, prune, read_audit
 from distop.metastore.tables.registry import table_deletes
 from distop.proto import distop_pb2 as pb
@@ -31,6 +32,7 @@ from distop.proto import distop_pb2_grpc
 from support.etcd.jobs import mark_all
 from support.etcd.lossy import Fault, LossyClient, puts
 from support.etcd.starts import make_table
+from support.services.backlogs import record_of
 from support.services.coordinators import Service, raising, serving
 from support.services.executing import runner, runner_of, start_operation
 from support.types.work_types import WORK_TYPES, files, traces
@@ -400,9 +402,15 @@ async def test_a_change_without_an_operation_keeps_the_trail_of_its_table_bounde
         schedules = distop_pb2_grpc.ScheduleServiceStub(service.channel)
         batch = pb.EnqueueBatchRequest(table="t", batch="b", type="noop", argument_json="{}", republish=True)
         added = pb.AddScheduleRequest(table="t", name="s", type="noop", argument_json="{}", cron="0 0 1 1 *")
+        # As a landing folder does whose file is written again and again: no operation of it ever starts.
+        again = pb.EnqueueBatchRequest(table="t", batch="f", type="noop", unordered=True)
+        again.argument_json = '{"partitions": -1}'
+        failed = client.keyspace.table("t").unordered(FAILED, "f")
+        await client.put(failed, encode(record_of({"partitions": -2})))
         calls: list[tuple[Any, Any]] = [
             (backlog.SetOrdering, pb.SetOrderingRequest(table="t", gate="closed")),
             (backlog.EnqueueBatch, batch),
+            (backlog.EnqueueBatch, again),
             (backlog.ControlBacklog, pb.ControlBacklogRequest(table="t", batch="b", action="remove")),
             (schedules.AddSchedule, added),
             (schedules.ControlSchedule, pb.ControlScheduleRequest(table="t", name="s", action="pause")),
@@ -414,7 +422,7 @@ async def test_a_change_without_an_operation_keeps_the_trail_of_its_table_bounde
             with raising():
                 await call(request, timeout=10)
             left, _ = await read_audit(client, prefix, limit=10)
-            assert len(left) == 2, type(request)
+            assert len(left) == 2, request
 
 
 async def _absent(client: LossyClient, key: bytes) -> bool:
