@@ -1,4 +1,5 @@
-"""Engines that write and read tables through the catalog, each installed into a folder of its own."""
+"""Engines that write and read tables through the catalog, each installed into a folder of its own; each runs
+the blocks of its page, too."""
 
 import os
 import shutil
@@ -103,7 +104,8 @@ def _folder(name: str) -> Path:
 
 def _command(folder: Path, url: str, name: str) -> Iterable[str]:
     if name == "flink":
-        return ("java", "-cp", f"{folder}/lib/*", str(HERE / "engines/WithFlink.java"), url)
+        page = str(HERE.parents[1] / "docs/engines/flink.md")
+        return ("java", "-cp", f"{folder}/lib/*", str(HERE / "engines/WithFlink.java"), url, page)
     script = str(HERE / f"engines/with_{name}.py")
     if name == "trino":
         return (sys.executable, script, url, str(folder), str(java(TRINO_JAVA)))

@@ -1,18 +1,24 @@
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
 import org.apache.flink.table.api.EnvironmentSettings;
 import org.apache.flink.table.api.TableEnvironment;
 import org.apache.flink.types.Row;
 
-/** Flink writes and reads back: WithFlink.java URL. */
+/** Flink does what its page shows, writes and reads back: WithFlink.java URL PAGE. */
 public class WithFlink {
   public static void main(String[] arguments) throws Exception {
     TableEnvironment flink = TableEnvironment.create(EnvironmentSettings.inBatchMode());
     // Hadoop's library looks for its settings as Java ends, when the classes of the last query are gone.
     flink.getConfig().set("classloader.check-leaked-classloader", "false");
+    String page = Files.readString(Path.of(arguments[1])).replace("http://127.0.0.1:7072", arguments[0]);
+    for (String statement : page.split("```sql\n")[1].split("```")[0].split(";\n")) {
+      flink.executeSql(statement).print();
+    }
     for (String statement :
         List.of(
-            "CREATE CATALOG lake WITH ('type'='iceberg', 'catalog-type'='rest', 'uri'='" + arguments[0] + "')",
+            "DROP TABLE lake.`default`.kinds",
             "CREATE DATABASE lake.flink",
             "CREATE TABLE lake.flink.t (id BIGINT, kind STRING) PARTITIONED BY (kind)",
             "INSERT INTO lake.flink.t VALUES (1, 'a'), (2, 'b')",

@@ -1,17 +1,12 @@
 """Sail writes and reads back: ``with_sail.py URL``."""
 
-import os
 import sys
 
-os.environ["SAIL_CATALOG__LIST"] = f'[{{name="lake", type="iceberg-rest", uri="{sys.argv[1]}"}}]'
-os.environ["SAIL_CATALOG__DEFAULT_CATALOG"] = "lake"
+import documented
 
-from pysail.spark import SparkConnectServer
-from pyspark.sql import SparkSession
-
-server = SparkConnectServer("127.0.0.1", 0)
-server.start()
-spark = SparkSession.builder.remote(f"sc://127.0.0.1:{server.listening_address[1]}").getOrCreate()
+shown = documented.run_python("sail", sys.argv[1])
+spark, server = shown["spark"], shown["server"]
+assert [row.letter for row in spark.sql("SELECT * FROM default.letters").collect()] == ["a"]
 for statement in (
     "CREATE DATABASE sail",
     "CREATE TABLE sail.t (id BIGINT, kind STRING) USING iceberg",

@@ -2,6 +2,7 @@
 
 import sys
 
+import documented
 from pyspark.sql import SparkSession
 
 from distop.spark import configure
@@ -99,3 +100,15 @@ assert [row.top for row in spark.table("distop.spark.x").collect()] == [6]
 assert [row.viewName for row in spark.sql("SHOW VIEWS IN distop.spark").collect()] == ["x"]
 run("DROP VIEW distop.spark.x", "DROP TABLE distop.spark.w PURGE")
 assert [row.tableName for row in spark.sql("SHOW TABLES IN distop.spark").collect()] == ["t"]
+
+run("CREATE TABLE distop.default.flights USING iceberg AS SELECT 1L AS id")
+documented.run_python("spark", sys.argv[1])
+run(*documented.statements("spark", {}))
+assert ids("distop.default.kinds") == [1, 1]
+assert [
+    row.value
+    for row in spark.sql(
+        "SHOW TBLPROPERTIES distop.default.flights ('write.parquet.compression-codec')"
+    ).collect()
+] == ["zstd"]
+run("DROP TABLE distop.default.flights PURGE", "DROP TABLE distop.default.kinds PURGE")

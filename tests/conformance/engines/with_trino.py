@@ -11,6 +11,8 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+import documented
+
 URL, FOLDER, JAVA = sys.argv[1:]
 START_S = 300
 MERGE = """
@@ -41,14 +43,19 @@ class Trino:
         self._address = address
 
     def sql(self, statement: str) -> list[list[Any]]:
-        answer = self._call(f"{self._address}/v1/statement", statement.encode())
-        rows = answer.get("data", [])
-        while following := answer.get("nextUri"):
-            answer = self._call(following)
-            rows += answer.get("data", [])
-        if "error" in answer:
-            raise RuntimeError(f"{statement}: {answer['error']['message']}")
-        return list(rows)
+        deadline = time.monotonic() + START_S
+        while True:
+            answer = self._call(f"{self._address}/v1/statement", statement.encode())
+            rows = answer.get("data", [])
+            while following := answer.get("nextUri"):
+                answer = self._call(following)
+                rows += answer.get("data", [])
+            if "error" not in answer:
+                return list(rows)
+            # A server that has just started is not yet among the nodes that may update: nothing has begun.
+            if answer["error"]["errorName"] != "NO_NODES_AVAILABLE" or time.monotonic() > deadline:
+                raise RuntimeError(f"{statement}: {answer['error']['message']}")
+            time.sleep(0.5)
 
     def wait(self, process: subprocess.Popen[bytes]) -> None:
         deadline = time.monotonic() + START_S
@@ -69,6 +76,11 @@ class Trino:
 
 
 def write_and_read(trino: Trino, warehouse: Path) -> None:
+    for statement in documented.statements("trino", {}):
+        trino.sql(statement)
+    assert trino.sql("SELECT * FROM lake.ours.ids ORDER BY id") == [[1], [2], [3]]
+    for statement in ("DROP VIEW lake.ours.ids", "DROP TABLE lake.ours.kinds", "DROP SCHEMA lake.ours"):
+        trino.sql(statement)
     for statement in (
         "CREATE SCHEMA lake.trino",
         "CREATE TABLE lake.trino.t (id BIGINT, kind VARCHAR) WITH (partitioning = ARRAY['kind'])",
