@@ -45,11 +45,16 @@ class Photographer(Stage):
             note, killed = blow(operation), next(self._killed)
             # The leader that was killed may be the coordinator that serves the page, which is started again.
             until(lambda: listens(self.page) or None, "the page")
+            until(lambda: self.some_done(operation) or None, "its first jobs")
             path = url("/operation", operation.name)
             self.take({f"operation-{killed}-killed": path, f"overview-{killed}-killed": "/"})
             return note
 
         return super().strike(day, watched)
+
+    def some_done(self, operation: Operation) -> bool:
+        now = self.client.operation(operation.name).get()
+        return now.done or now.jobs.succeeded > 3
 
     def take(self, pages: dict[str, str]) -> None:
         """A picture of each page, by name, in each look."""
