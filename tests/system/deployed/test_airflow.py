@@ -8,10 +8,11 @@ import os
 import re
 import signal
 import subprocess
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,9 @@ DAYS = [f"2013-01-0{day}" for day in range(1, 7)]
 """One task ingests the files of each, into a table that no other task waits for."""
 
 DAGS = {"daily_flights", "in_the_triggerer", "in_the_worker", "run_anew"}
+
+APPS = ("core", "execution")
+"""The parts of Airflow's API: that of people and programs, and that of tasks."""
 
 FINAL = ("success", "failed")
 
@@ -79,9 +83,10 @@ class Airflow:
     def __init__(self, python: Path, home: Path, data: Path, address: str) -> None:
         self._program = python.with_name("airflow")
         self._home = home
-        port = free_port()
-        self._url = f"http://127.0.0.1:{port}"
+        self._ports = {app: free_port() for app in APPS}
+        self._url = f"http://127.0.0.1:{self._ports['core']}"
         self._token = ""
+        self._writing = threading.Lock()
         self._services: dict[str, subprocess.Popen[bytes]] = {}
         (home / "dags").mkdir(parents=True)
         for name, text in (("page", dag_of_the_page()), ("more", MORE_DAGS)):
@@ -99,8 +104,7 @@ class Airflow:
             "AIRFLOW__CORE__DEFAULT_TASK_RETRY_DELAY": "1",
             "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
-            "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{self._url}/execution/",
-            "AIRFLOW__API__PORT": str(port),
+            "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{self._ports['execution']}/execution/",
             "AIRFLOW__API__HOST": "127.0.0.1",
             "AIRFLOW__API__BASE_URL": self._url,
             "AIRFLOW__API__WORKERS": "1",
@@ -112,13 +116,18 @@ class Airflow:
         }
 
     def begin(self, *services: str) -> None:
-        """Start services: ``scheduler``, ``triggerer``, ..."""
+        """Start services: ``scheduler``, ``triggerer``, ..., and servers of parts of the API."""
         for service in services:
-            # Loopback is enough, and these would serve their logs to all.
-            quiet = ["--skip-serve-logs"] if service in ("scheduler", "triggerer") else []
+            if service in APPS:
+                command = ["api-server", "--apps", service, "--port", str(self._ports[service])]
+            elif service in ("scheduler", "triggerer"):
+                # Loopback is enough, and these would serve their logs to all.
+                command = [service, "--skip-serve-logs"]
+            else:
+                command = [service]
             with (self._home / f"{service}.log").open("ab") as log:
                 self._services[service] = subprocess.Popen(
-                    [self._program, service, *quiet],
+                    [self._program, *command],
                     env=self._environment,
                     stdout=log,
                     stderr=log,
@@ -141,7 +150,12 @@ class Airflow:
         assert done.returncode == 0, done.stderr[-3000:]
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
-        """A call of Airflow's API."""
+        """A call of Airflow's API.
+
+        One that writes at a time: the event loop of the server waits for SQLite to log it, while a thread
+        that writes waits for the event loop to end its transaction: both until the time-out of the database.
+        The calls of tasks, which write as well, have a server of their own.
+        """
         if not self._token and path != "/auth/token":
             self._token = self.call("GET", "/auth/token")["access_token"]
         request = urllib.request.Request(
@@ -150,7 +164,8 @@ class Airflow:
             method=method,
             headers={"Content-Type": "application/json", "Authorization": f"Bearer {self._token}"},
         )
-        with urllib.request.urlopen(request, timeout=60) as response:
+        turn = self._writing if method != "GET" else nullcontext()
+        with turn, urllib.request.urlopen(request, timeout=AIRFLOW_S) as response:
             return json.loads(response.read() or b"null")
 
     def dags(self) -> set[str]:
@@ -225,7 +240,7 @@ async def airflow(service: Whole) -> AsyncIterator[Airflow]:
     found = Airflow(python, service.folder / "airflow", service.folder / "data", service.address)
     await asyncio.to_thread(found.migrate)
     try:
-        found.begin("api-server", "scheduler", "dag-processor", "triggerer")
+        found.begin(*APPS, "scheduler", "dag-processor", "triggerer")
         await eventually(lambda: asyncio.to_thread(found.dags), AIRFLOW_S, every_s=1, holds=DAGS.issubset)
         yield found
     finally:
