@@ -189,6 +189,8 @@ class KnownRun:
     over: str = ""
     held: dict[str, tuple[str, int]] = field(default_factory=dict)
     """Present claims: partition -> attempt, create revision."""
+    given_up: bool = False
+    """A request had no answer in time. What it brings late, such as a claim, is no task's."""
 
     def attach(self) -> wire.Attach:
         return wire.Attach(self.number, self.operation, self.token, self.claims)
@@ -277,12 +279,21 @@ class SidecarClient:
             run = self._runs.get((session.operation, session.token))
             if run is not None and session in run.sessions:
                 run.sessions.remove(session)
+            self._send_marks()
+            # They are abandoned: the next sidecar would take marks of a run that was left for garbage.
+            for number in [number for number, sent in self._unanswered.items() if sent.session is session]:
+                del self._unanswered[number]
+            self._outbox = [number for number in self._outbox if number in self._unanswered]
             unused = [key for key, run in self._runs.items() if not run.sessions]
-            # Runs that are over are useless; of the rest the next task most likely uses the youngest.
+            # Runs that are over are useless; of the rest the next task most likely uses the youngest. The
+            # sidecar releases the claims of a run that is left: those of a task that has failed are among
+            # them, and would keep the next one out.
             surplus = len(unused) - KEPT_RUNS
             for index, key in enumerate(unused):
-                if self._runs[key].over or index < surplus:
-                    self._send(wire.Detach(self._runs.pop(key).number))
+                run = self._runs[key]
+                if run.over or run.held or run.given_up or index < surplus:
+                    del self._runs[key]
+                    self._send(wire.Detach(run.number))
 
     def submit(self, session: TaskSession[Any], number: int, mark: Mark) -> None:
         with self._lock:
@@ -344,6 +355,7 @@ class SidecarClient:
         if not asked.arrived.wait(ANSWER_TIMEOUT_S):
             with self._lock:
                 self._asked.pop(number, None)
+                run.given_up = True
             raise SidecarUnavailable(f"the sidecar gave no answer for {ANSWER_TIMEOUT_S:g} s")
         if asked.answer is None or isinstance(asked.answer, DistopError):
             raise asked.answer or SidecarUnavailable()

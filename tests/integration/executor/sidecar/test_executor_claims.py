@@ -10,13 +10,15 @@ from unittest.mock import Mock
 import pytest
 
 from distop.executor.ledger.claims import Claimant, ClaimDesk
+from distop.executor.sidecar import client as sidecar_client
 from distop.executor.sidecar import wire
-from distop.executor.sidecar.client import dial
+from distop.executor.sidecar.client import SidecarClient, SidecarUnavailable, dial
+from distop.executor.task.session import Ownership, TaskSession
 from distop.executor.task.task import TaskSummary
 from distop.metastore.operations import jobs
-from distop.metastore.operations.jobs import SUCCESS, Claimed, Verdict
+from distop.metastore.operations.jobs import SUCCESS, Claimed, Mark, Verdict, success_record
 from distop.metastore.operations.pausing import pause_operation
-from distop.metastore.operations.runs import release_runner
+from distop.metastore.operations.runs import Taken, release_runner
 from distop.metastore.records.operation import PauseRecord
 from distop.metastore.tables.audit import audit_put
 from support.etcd.lossy import Fault, deletes, puts
@@ -259,3 +261,54 @@ async def test_a_task_that_leaves_its_run_leaves_no_claim(host: Host) -> None:
             await eventually(lambda: host.owner(taken), holds=lambda attempt: attempt == "b")
             connection.sendall(wire.frame(wire.Detach(2)))
             await eventually(lambda: host.is_free(taken))
+
+
+def session_of(worker: SidecarClient, taken: Taken) -> TaskSession[str]:
+    return TaskSession(worker, str(taken.arg.id), taken.run.token, claims=True)
+
+
+async def test_a_task_that_fails_leaves_no_claim(host: Host) -> None:
+    """Such as one whose mark had no answer. Spark tries again in the same worker process, whose connection
+    would keep the claim from the next attempt for as long as that asks for it."""
+    taken = await host.take("owned", owned(host.folder), jobs=1, exclusive=True)
+    async with host.sidecar():
+        with host.connected() as worker:
+            failed = session_of(worker, taken)
+            assert isinstance(await asyncio.to_thread(failed.claim, "0", "a"), Ownership)
+            failed.close()
+            assert await asyncio.wait_for(task(worker, taken, "b"), 60) == TaskSummary(won=1)
+
+
+async def test_a_claim_that_is_given_too_late_is_no_tasks(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sidecar was halted for longer than its task waits, and reads the request once it goes on."""
+    taken = await host.take("owned", owned(host.folder), jobs=1, exclusive=True)
+    async with host.sidecar() as sidecar:
+        with host.connected() as worker:
+            sidecar.stop()
+            with monkeypatch.context() as patched:
+                patched.setattr(sidecar_client, "ANSWER_TIMEOUT_S", 0.2)
+                with pytest.raises(SidecarUnavailable):
+                    await task(worker, taken, "a")
+            sidecar.resume()
+            assert await asyncio.wait_for(task(worker, taken, "b"), 60) == TaskSummary(won=1)
+
+
+async def test_marks_of_a_run_that_was_left_hold_up_no_other_task(host: Host) -> None:
+    """The next sidecar does not know that run: it would end each connection that sends them again."""
+    left = await host.take("owned", jobs=1, exclusive=True)
+    taken = await host.take("traced", {"folder": str(host.folder), "hold": ["0"]}, jobs=1, table="u")
+    async with host.sidecar() as sidecar:
+        with host.connected() as worker:
+            running = task(worker, taken)
+            await eventually(lambda: host.traces("holds"))
+            failed = session_of(worker, left)
+            claimed = await asyncio.to_thread(failed.claim, "0", "a")
+            assert isinstance(claimed, Ownership)
+            sidecar.stop()
+            failed.mark(Mark("0", "a", success_record("a", {}, 0.0), claimed.claim), "0")
+            failed.close()
+            sidecar.kill()
+            host.release()
+            assert await asyncio.wait_for(running, 60) == TaskSummary(won=1)
