@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Literal
-from urllib.parse import urlsplit
 
 import typer
 
@@ -360,13 +358,6 @@ def _check_cancelled(operation: Operation) -> None:
             f"{operation.name} was not cancelled: it had already {operation.state.value}",
             details={"operation": operation.name},
         )
-
-
-def absolute(path: str) -> str:
-    """An absolute local path; a URL as it is."""
-    if not path:
-        raise InvalidArgument("a path is empty", details={"field": "paths"})
-    return path if urlsplit(path).scheme else os.path.abspath(os.path.expanduser(path))
 
 
 @contextmanager

@@ -12,10 +12,11 @@ from urllib.parse import urlsplit
 
 import typer
 
-from distop.cli.commands.operations import Name, Starting, absolute, follow_started
+from distop.cli.commands.operations import Name, Starting, follow_started
 from distop.cli.commands.table_operations import DryRun
 from distop.cli.options.bundles import command
 from distop.cli.options.ingest import Csv, Reading
+from distop.cli.options.parsing import absolute
 from distop.cli.options.session import Connected, Limit, TableName, complete_branch, page_size
 from distop.client.quarantine import QuarantinedRow, replay_of
 from distop.errors import InvalidArgument, PreconditionFailed

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
-from distop.cli.commands.operations import Starting, absolute, follow_started
+from distop.cli.commands.operations import Starting, follow_started
 from distop.cli.commands.tables import group
 from distop.cli.options.bundles import command
-from distop.cli.options.ingest import Csv, Kafka, Progress, Reading, Rules, Writing
-from distop.cli.options.parsing import parse_object
+from distop.cli.options.ingest import IngestFields, Rules, with_source
 from distop.cli.options.session import (
     Connected,
     TableName,
@@ -18,8 +17,6 @@ from distop.cli.options.session import (
     complete_column,
     complete_snapshot,
 )
-from distop.cli.output.exits import UsageFault
-from distop.client import ingest_argument
 
 PANEL = "Start an operation on it"
 
@@ -44,22 +41,10 @@ OlderThan = Annotated[
 
 @command(group, rich_help_panel=PANEL)
 def ingest(
-    reading: Reading,
-    csv: Csv,
-    writing: Writing,
-    progress: Progress,
-    rules: Rules,
-    kafka: Kafka,
+    fields: IngestFields,
     options: Starting,
     session: Connected,
     table: TableName,
-    paths: Annotated[
-        list[str] | None, typer.Argument(metavar="[PATH]...", help="Files, folders, globs or URLs.")
-    ] = None,
-    checks: Annotated[
-        str | None,
-        typer.Option(metavar="FILE|-|JSON", help="Rules for all rows, in place of --rule and so on."),
-    ] = None,
     object: Annotated[
         str, typer.Option(metavar="NAME", help="Run concurrently with other appends, one for each name.")
     ] = "",
@@ -78,18 +63,7 @@ def ingest(
 
     Example: distop table ingest orders --kafka-topic orders --kafka-servers broker1:9092 --wait
     """
-    topic = kafka.argument()
-    fields: Any = reading.argument() | csv.argument() | writing.argument() | progress.argument() | topic
-    if rules and checks is not None:
-        raise UsageFault("--checks holds all rules, and goes with none of --rule, --not-null and --unique")
-    if rules:
-        fields["checks"] = {"rules": rules}
-    elif checks is not None:
-        fields["checks"] = parse_object(checks, "checks")
-    files = [absolute(path) for path in paths or ()]
-    if not files and not topic:
-        raise UsageFault("name files to ingest, or a topic with --kafka-topic")
-    argument = ingest_argument(files, **fields)
+    argument = with_source(fields)
     if dry_run:
         max_failed = options.given()["max_failed_partitions"]
         session.out.preview(

@@ -7,6 +7,8 @@ annotated with it, and gets all its options::
 
     @command(app)
     def coordinator(etcd: Annotated[EtcdConfig, Bundle(etcd_config)]) -> int: ...
+
+A bundle may be made of others in the same way.
 """
 
 from __future__ import annotations
@@ -26,17 +28,12 @@ class Bundle:
     """Marks a parameter whose value ``make`` builds from its own options; help lists them in a ``panel``."""
 
     def __init__(self, make: Callable[..., Any], *, panel: str | None = None) -> None:
-        self.make = make
-        self._panel = panel
-
-    @property
-    def parameters(self) -> dict[str, inspect.Parameter]:
-        parameters = dict(inspect.signature(self.make, eval_str=True).parameters)
-        if self._panel is not None:
-            for parameter in parameters.values():
+        self.make = expanded(make)
+        self.parameters = inspect.signature(self.make).parameters
+        if panel is not None:
+            for parameter in self.parameters.values():
                 for mark in parameter.annotation.__metadata__:
-                    mark.rich_help_panel = self._panel
-        return parameters
+                    mark.rich_help_panel = panel
 
 
 def command(app: typer.Typer, name: str | None = None, **settings: Any) -> Callable[[F], F]:

@@ -12,8 +12,16 @@ from typing import Annotated, Any, Literal
 import typer
 
 from distop.cli.options.bundles import Bundle
-from distop.cli.options.parsing import parse_properties, parse_rules, parse_types, split_list
+from distop.cli.options.parsing import (
+    absolute,
+    parse_object,
+    parse_properties,
+    parse_rules,
+    parse_types,
+    split_list,
+)
 from distop.cli.options.session import complete_branch, complete_operation, complete_source
+from distop.cli.output.exits import UsageFault
 from distop.errors import InvalidArgument
 
 Texts = list[str] | None
@@ -370,3 +378,41 @@ Writing = Annotated[WritingFields, Bundle(WritingFields, panel="Writing")]
 Progress = Annotated[ProgressFields, Bundle(ProgressFields, panel="What is new")]
 Rules = Annotated[list[Any], Bundle(rules, panel="Rules")]
 Kafka = Annotated[KafkaFields, Bundle(KafkaFields, panel="Kafka")]
+
+
+def ingest_fields(
+    reading: Reading,
+    csv: Csv,
+    writing: Writing,
+    progress: Progress,
+    rules: Rules,
+    kafka: Kafka,
+    paths: Annotated[
+        Texts, typer.Argument(metavar="[PATH]...", help="Files, folders, globs or URLs.")
+    ] = None,
+    checks: Annotated[
+        str | None,
+        typer.Option(metavar="FILE|-|JSON", help="Rules for all rows, in place of --rule and so on."),
+    ] = None,
+) -> dict[str, Any]:
+    """All fields of the argument that were given."""
+    fields: dict[str, Any] = {"paths": [absolute(path) for path in paths]} if paths else {}
+    for subject in (reading, csv, writing, progress, kafka):
+        fields |= subject.argument()
+    if rules and checks is not None:
+        raise UsageFault("--checks holds all rules, and goes with none of --rule, --not-null and --unique")
+    if rules:
+        fields["checks"] = {"rules": rules}
+    elif checks is not None:
+        fields["checks"] = parse_object(checks, "checks")
+    return fields
+
+
+def with_source(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields, if they say what is read."""
+    if not fields.keys() & {"paths", "kafka"}:
+        raise UsageFault("name files to ingest, or a topic with --kafka-topic")
+    return fields
+
+
+IngestFields = Annotated[dict[str, Any], Bundle(ingest_fields)]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, overload
+from urllib.parse import urlsplit
 
 from distop.errors import InvalidArgument
 
@@ -95,6 +97,13 @@ def parse_rules(conditions: Iterable[str], not_null: Iterable[str], unique: Iter
     ]
     rules += [{"not_null": column} for column in not_null]
     return rules + [{"unique": columns.split(",")} for columns in unique]
+
+
+def absolute(path: str) -> str:
+    """An absolute local path; a URL as it is."""
+    if not path:
+        raise InvalidArgument("a path is empty", details={"field": "paths"})
+    return path if urlsplit(path).scheme else os.path.abspath(os.path.expanduser(path))
 
 
 def parse_lines(name: str, field: str) -> list[str]:

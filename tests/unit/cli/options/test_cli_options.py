@@ -44,6 +44,22 @@ def test_a_command_gets_what_its_bundles_make_and_returns_an_exit_code() -> None
     assert result.return_value == 3
 
 
+def meeting(place: Annotated[Place, Bundle(Place, panel="Where")], at: int = 9) -> str:
+    return f"{place.host}:{place.port} at {at}"
+
+
+def test_a_bundle_is_made_of_others() -> None:
+    def announce(meeting: Annotated[str, Bundle(meeting)], name: str) -> None:
+        print(f"{name}: {meeting}")
+
+    made = expanded(announce)
+    assert list(inspect.signature(made).parameters) == ["name", "at", "host", "port"]
+    app = typer.Typer()
+    command(app)(announce)
+    result = CliRunner().invoke(app, ["you", "--host", "there"])
+    assert result.stdout == "you: there:1 at 9\n"
+
+
 def test_each_option_is_a_limit_of_its_own() -> None:
     assert LimitOptions().limits() == Limits()
     given = LimitOptions(caller_calls=1, caller_streams=2, caller_starts=3.0, all_calls=4, all_streams=5)
