@@ -9,6 +9,8 @@ watch``. There is one way to write each.
 - A type of operations that distop provides is a verb of ``table``, with the type's name: ``distop table
   ingest``, ``distop table expire-snapshots``; each field of its argument is an option or an argument. Those
   that only programs start (Spark's writes, ``noop``) are none. ``distop operation start`` starts any type.
+- What publishes batches (``distop batch add``, ``replace``, ``backfill``) has the options of an ingest, too.
+  Other types have ``--type``, and their argument by name, as with ``operation start``.
 - A program that runs in the foreground is a noun alone: ``distop dev``, ``distop coordinator``. Only
   ``distop alert run`` has a verb, since alerts can be listed, too.
 """

@@ -77,7 +77,7 @@ def batch_arguments(argument: Mapping[str, Any], batches: Sequence[str]) -> dict
     if len(batches) > 1 and not has_templates(dict(argument)):
         raise InvalidArgument(
             "the argument is the same for all batches",
-            hint="name the batch in it, as in --arg paths=/data/{{ batch }}",
+            hint="name the batch in it, as in /data/{{ batch }}",
             details={"field": "argument"},
         )
     arguments = {}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import typer
 
-from distop.cli.options.bundles import command
+from distop.cli.options.bundles import Bundle, command
+from distop.cli.options.ingest import IngestFields, with_source
 from distop.cli.options.parsing import parse_lines
 from distop.cli.options.session import (
     Connected,
@@ -27,10 +29,6 @@ from distop.client.backfill import Backfill, batch_arguments, batch_range, check
 batch_group = typer.Typer()
 backlog_group = typer.Typer()
 
-Type = Annotated[
-    str,
-    typer.Option(metavar="TYPE", help="The operation that applies the batch.", autocompletion=complete_type),
-]
 BatchName = Annotated[str, typer.Argument(metavar="BATCH", autocompletion=complete_batch)]
 OnlyBatch = Annotated[
     str,
@@ -38,13 +36,38 @@ OnlyBatch = Annotated[
 ]
 
 
+@dataclass
+class BatchContent:
+    """What applies a batch: an ingest, by its options, or an operation of any type."""
+
+    fields: IngestFields
+    given: JsonArgument
+    type: Annotated[
+        str,
+        typer.Option(
+            metavar="TYPE", help="The operation that applies the batch.", autocompletion=complete_type
+        ),
+    ] = "ingest"
+
+    def __post_init__(self) -> None:
+        if self.fields and self.type != "ingest":
+            raise UsageFault(
+                f"files and options of an ingest are not for {self.type}: give it --arg or --json"
+            )
+        if self.fields and self.given:
+            raise UsageFault("--arg and --json go with no file and no option of an ingest")
+        self.argument = with_source(self.fields) if self.fields else self.given
+
+
+Content = Annotated[BatchContent, Bundle(BatchContent)]
+
+
 @command(batch_group)
 def add(
-    argument: JsonArgument,
+    content: Content,
     session: Connected,
     table: TableName,
     batch: Annotated[str, typer.Argument(metavar="BATCH", help="Ordered byte by byte: '10' before '2'.")],
-    type: Type = "ingest",
     republish: Annotated[
         bool,
         typer.Option("--republish", help="Also if it was applied before, or is queued with other content."),
@@ -55,10 +78,13 @@ def add(
 ) -> None:
     """Publish a batch: it is applied once all batches that sort before it are. Idempotent.
 
-    Example: distop batch add flights 2013-01-02 --arg paths='["/landing/2013-01-02"]'
+    Example: distop batch add flights 2013-01-02 landing/2013-01-02 --on-bad-rows quarantine
+
+    Example: distop batch add flights 2013-01-02 --type export --arg to=/out
     """
+    handle = session.client.table(table)
     session.out.show(
-        session.client.table(table).enqueue(batch, type, argument, republish=republish, ordered=not unordered)
+        handle.enqueue(batch, content.type, content.argument, republish=republish, ordered=not unordered)
     )
 
 
@@ -86,16 +112,21 @@ def list_batches(
 
 @command(batch_group)
 def replace(
-    argument: JsonArgument,
+    content: Content,
     session: Connected,
     table: TableName,
     batch: BatchName,
 ) -> None:
     """Apply an applied batch anew, in place of the rows that it has added. What came later stays.
 
-    Without --arg it is applied as it was published. Example: distop batch replace flights 2013-01-02
+    Without files, and without --arg, it is applied as it was published.
+
+    Example: distop batch replace flights 2013-01-02
+
+    Example: distop batch replace flights 2013-01-02 landing/2013-01-02-v2
     """
-    session.out.show(session.client.table(table).replace_batch(batch, argument))
+    handle = session.client.table(table)
+    session.out.show(handle.replace_batch(batch, content.argument, type=content.type))
 
 
 @command(batch_group)
@@ -237,7 +268,7 @@ def skip(session: Connected, table: TableName, batch: OnlyBatch = "", reason: Re
 
 @command(batch_group)
 def backfill(
-    argument: JsonArgument,
+    content: Content,
     session: Connected,
     table: TableName,
     first: Annotated[
@@ -253,7 +284,6 @@ def backfill(
     batches: Annotated[
         str, typer.Option(metavar="FILE|-", help="Instead of a range: names, one a line.")
     ] = "",
-    type: Type = "ingest",
     replace: Annotated[
         bool, typer.Option("--replace", help="Apply those anew that were applied, in place of their rows.")
     ] = False,
@@ -277,9 +307,9 @@ def backfill(
     """Publish a batch for each day, hour, month or number of a range, in order.
 
     Run it again at any time: what is queued or applied already stays, so it goes on after an interruption.
-    {{ batch }} in the argument is the name of the batch, {{ tick | date('%Y/%m') }} the time that it shows.
+    {{ batch }} in a path or a value is the name of the batch, {{ tick | date('%Y/%m') }} its time.
 
-    Example: distop batch backfill flights --from 2024-01-01 --to 2024-01-31 --arg 'paths=/in/{{ batch }}'
+    Example: distop batch backfill flights 'in/{{ batch }}' --from 2024-01-01 --to 2024-01-31
     """
     if dry_run + status + cancel > 1 or bool(batches) == bool(first and last):
         raise UsageFault(
@@ -287,7 +317,7 @@ def backfill(
         )
     names = checked_batches(parse_lines(batches, "batches")) if batches else batch_range(first, last, every)
     if dry_run:
-        arguments = batch_arguments(argument, names)
+        arguments = batch_arguments(content.argument, names)
         shown = {name: arguments[name] for name in (names[0], names[-1])}
         session.out.facts(f"backfill of {table}", {"batches": names, "arguments": shown})
         return
@@ -301,7 +331,12 @@ def backfill(
             session.out.note(f"{left.running:,} are being applied; distop operation cancel {left.operation}")
         return
     progress = session.client.table(table).backfill(
-        names, type, argument, replace=replace, retry_failed=retry_failed, hold=hold
+        names,
+        content.type,
+        content.argument,
+        replace=replace,
+        retry_failed=retry_failed,
+        hold=hold,
     )
     if wait:
         _follow(session, table, names).raise_for_outcome()

@@ -64,6 +64,7 @@ class FakeService(
     distop_pb2_grpc.OperationServiceServicer,
     distop_pb2_grpc.TableServiceServicer,
     distop_pb2_grpc.ScheduleServiceServicer,
+    distop_pb2_grpc.BacklogServiceServicer,
     distop_pb2_grpc.ClusterServiceServicer,
     distop_pb2_grpc.IndexServiceServicer,
 ):
@@ -188,6 +189,12 @@ class FakeService(
         operation = await self._operation(request.name, context)
         operation.ClearField("pause")
         return operation
+
+    async def EnqueueBatch(
+        self, request: pb.EnqueueBatchRequest, context: Context
+    ) -> pb.EnqueueBatchResponse:
+        await self._enter("enqueue", request, context)
+        return pb.EnqueueBatchResponse(became="queued")
 
     async def PauseTable(self, request: pb.PauseTableRequest, context: Context) -> pb.Table:
         await self._enter("pause_table", request, context)
@@ -329,6 +336,7 @@ async def serving(service: FakeService, port: int = 0) -> AsyncIterator[str]:
     distop_pb2_grpc.add_IndexServiceServicer_to_server(service, server)
     distop_pb2_grpc.add_ClusterServiceServicer_to_server(service, server)
     distop_pb2_grpc.add_ScheduleServiceServicer_to_server(service, server)
+    distop_pb2_grpc.add_BacklogServiceServicer_to_server(service, server)
     port = server.add_insecure_port(f"127.0.0.1:{port}")
     await server.start()
     try:

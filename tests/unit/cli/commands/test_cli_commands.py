@@ -211,6 +211,72 @@ def test_options_name_columns_watermarks_rules_and_a_topic(service: FakeService)
         assert run("table", "ingest", "t", *words).exit_code == 2
 
 
+def test_files_of_a_batch_and_how_they_are_read_are_given_as_to_an_ingest(
+    service: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = ["--mode", "merge", "--key", "id", "--empty-is-text"]
+    run("batch", "add", "t", "1", "a.csv", "/b", *options, "--unordered")
+    run("batch", "replace", "t", "1", "a.csv", "--not-null", "id")
+    topic = {"topic": "orders", "servers": "b:9092"}
+    run("batch", "add", "t", "2", "--kafka-topic", "orders", "--kafka-servers", "b:9092")
+    given = [(call.type, json.loads(call.argument_json)) for call in service.calls["enqueue"]]
+    paths = [f"{tmp_path}/a.csv"]
+    merged = {"paths": [*paths, "/b"], "mode": "merge", "keys": ["id"], "null_values": []}
+    checked = {"paths": paths, "checks": {"rules": [{"not_null": "id"}]}}
+    assert given == [("ingest", merged), ("ingest", checked), ("ingest", {"kafka": topic})]
+
+
+def test_a_batch_of_any_type_has_its_argument_by_name(service: FakeService) -> None:
+    """A batch is replaced as it was published if nothing is given."""
+    run("batch", "add", "t", "1", "--type", "export", "--arg", "to=/out", "--arg", "deep=true")
+    run("batch", "add", "t", "2", "--json", '{"paths": "/a"}')
+    run("batch", "replace", "t", "1", "--type", "export")
+    given = [(call.type, json.loads(call.argument_json or "{}")) for call in service.calls["enqueue"]]
+    assert given == [("export", {"to": "/out", "deep": True}), ("ingest", {"paths": "/a"}), ("export", {})]
+
+
+def test_a_backfill_names_its_batch_in_a_path_or_an_option(
+    service: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    days = ["--from", "2024-01-01", "--to", "2024-01-02", "--dry-run"]
+    how = ["--on-bad-rows", "quarantine", "--filter", "day = '{{ batch }}'"]
+    shown = in_json("batch", "backfill", "t", "in/{{ tick | date('%Y/%m/%d') }}.csv", *how, *days)
+    assert shown["arguments"] == {
+        f"2024-01-{day}": {
+            "paths": [f"{tmp_path}/in/2024/01/{day}.csv"],
+            "on_bad_rows": "quarantine",
+            "filter": f"day = '2024-01-{day}'",
+        }
+        for day in ("01", "02")
+    }
+    refused = run("batch", "backfill", "t", "/in/all.csv", *days)
+    assert (refused.exit_code, "as in /data/{{ batch }}" in refused.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        (["/a", "--arg", "mode=append"], "--arg"),
+        (["/a", "--json", '{"mode": "append"}'], "--json"),
+        (["/a", "--type", "export"], "export"),
+        (["--on-bad-rows", "quarantine"], "--kafka-topic"),
+        (["--kafka-topic", "orders"], "--kafka-servers"),
+        (["/a", "--rule", "id > 0", "--checks", "{}"], "--checks"),
+    ],
+)
+@pytest.mark.parametrize("verb", ["add", "replace", "backfill"])
+def test_half_an_ingest_or_two_arguments_are_refused(
+    verb: str, given: list[str], named: str, service: FakeService
+) -> None:
+    """A batch that named no file would stop its table later."""
+    batches = ["--from", "1", "--to", "1", "--every", "1"] if verb == "backfill" else ["1"]
+    refused = run("batch", verb, "t", *batches, *given)
+    assert (refused.exit_code, service.calls["enqueue"]) == (2, [])
+    assert named in refused.stderr
+
+
 def test_a_dry_run_of_ingest_shows_and_starts_nothing(service: FakeService) -> None:
     preview = {
         "format": "csv",

@@ -31,12 +31,12 @@ TYPES: dict[str, type[DistributedOperation[Any]]] = {
 }
 
 
-def verbs() -> dict[str, set[str]]:
-    """The verbs of a table, and the parameters of each."""
+def verbs(noun: str = "table") -> dict[str, set[str]]:
+    """The verbs of a noun, and the parameters of each."""
     return {
         path[1].replace("-", "_"): {parameter.name for parameter in command.params}
         for path, command in leaves()
-        if path[0] == "table"
+        if path[0] == noun
     }
 
 
@@ -46,6 +46,11 @@ def fields(name: str) -> list[str]:
     return [field.name for field in msgspec.structs.fields(kind)]
 
 
+def options(name: str) -> set[str]:
+    """The parameters of a command line that stand for the fields of the argument of a type."""
+    return {OPTIONS.get((name, field), field) for field in fields(name) if (name, field) not in NO_OPTION}
+
+
 def test_each_type_that_people_start_is_a_verb() -> None:
     assert len(TYPES) > len(FOR_PROGRAMS)
     assert TYPES.keys() - FOR_PROGRAMS <= verbs().keys()
@@ -53,8 +58,12 @@ def test_each_type_that_people_start_is_a_verb() -> None:
 
 @pytest.mark.parametrize("name", sorted(TYPES.keys() - FOR_PROGRAMS))
 def test_each_field_of_an_argument_is_an_option(name: str) -> None:
-    wanted = {OPTIONS.get((name, field), field) for field in fields(name) if (name, field) not in NO_OPTION}
-    assert not wanted - verbs()[name]
+    assert not options(name) - verbs()[name]
+
+
+@pytest.mark.parametrize("verb", ["add", "replace", "backfill"])
+def test_each_field_of_an_ingest_is_an_option_of_what_publishes_a_batch(verb: str) -> None:
+    assert not options("ingest") - verbs("batch")[verb]
 
 
 @pytest.mark.parametrize("name", sorted(TYPES.keys() - FOR_PROGRAMS - {"ingest"}))
