@@ -11,14 +11,7 @@ from typing import Any, Self, TypedDict, Unpack, cast
 
 from distop.client.connection import make_request
 from distop.client.model import Model, ModelEnum
-from distop.errors import (
-    Cancelled,
-    DistopError,
-    InvalidArgument,
-    JobFailed,
-    Kind,
-    error_class,
-)
+from distop.errors import Cancelled, DistopError, InvalidArgument, JobFailed, Kind, error_class
 from distop.proto import distop_pb2 as pb
 from distop.proto.json_text import to_json
 

@@ -16,15 +16,7 @@ from distop.metastore.records.operation import (
 )
 from distop.metastore.records.record import convert, from_json
 from distop.metastore.records.watermarks import Entry, Marks, upwards
-from distop.operations.api import (
-    DistributedOperation,
-    OperationView,
-    Plan,
-    PlanRequest,
-    Role,
-    Scope,
-    Staging,
-)
+from distop.operations.api import DistributedOperation, OperationView, Plan, PlanRequest, Role, Scope, Staging
 from distop.operations.functions import operation
 from distop.operations.job import JobContext
 from distop.operations.registry import Registry

@@ -12,12 +12,7 @@ from typing import Annotated, Literal
 import typer
 
 from distop.cli.options.bundles import Bundle, command
-from distop.cli.options.parsing import (
-    parse_assignments,
-    parse_duration,
-    parse_limit,
-    parse_since,
-)
+from distop.cli.options.parsing import parse_assignments, parse_duration, parse_limit, parse_since
 from distop.cli.options.session import (
     Connected,
     JsonArgument,

@@ -10,25 +10,8 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from distop.cli.output.base import Listing
-from distop.cli.output.texts import (
-    STATE_STYLES,
-    became,
-    counts,
-    in_series,
-    shown,
-    skip_reason,
-    state_of,
-)
-from distop.client import (
-    AuditEntry,
-    Batch,
-    Grant,
-    Operation,
-    Quarantine,
-    Schedule,
-    Snapshot,
-    Table,
-)
+from distop.cli.output.texts import STATE_STYLES, became, counts, in_series, shown, skip_reason, state_of
+from distop.client import AuditEntry, Batch, Grant, Operation, Quarantine, Schedule, Snapshot, Table
 from distop.proto.json_text import duration, printable, text_of
 
 T = TypeVar("T")

@@ -24,11 +24,7 @@ from distop.coordinator.views.operations import (
     not_found,
     read_operation,
 )
-from distop.errors import (
-    DistopError,
-    OperationNotFound,
-    PreconditionFailed,
-)
+from distop.errors import DistopError, OperationNotFound, PreconditionFailed
 from distop.lake.storage.storage import storage_of
 from distop.lake.storage.traces import read_traces
 from distop.metastore.etcd.txn import Get, KeyValue, Put

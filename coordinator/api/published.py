@@ -32,12 +32,7 @@ from distop.metastore.records.table import Head, TableRecord
 from distop.metastore.records.watermarks import Marks, check_entry, position
 from distop.metastore.tables.audit import prune_softly
 from distop.metastore.tables.registry import read_indexes
-from distop.metastore.tables.watermarks import (
-    change_watermarks,
-    read_marks,
-    watermark_chunks,
-    without_source,
-)
+from distop.metastore.tables.watermarks import change_watermarks, read_marks, watermark_chunks, without_source
 from distop.proto import distop_pb2 as pb
 from distop.proto import distop_pb2_grpc
 from distop.proto.messages import message_of, timestamp

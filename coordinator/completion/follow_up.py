@@ -14,12 +14,7 @@ from distop.coordinator.completion.publication import Base
 from distop.coordinator.starting.body import check_scope, operation_arg
 from distop.coordinator.starting.planner import Planner
 from distop.coordinator.starting.services import Services
-from distop.errors import (
-    OF_THE_WORLD,
-    ArgumentTooLarge,
-    IncompatibleOperation,
-    RunReused,
-)
+from distop.errors import OF_THE_WORLD, ArgumentTooLarge, IncompatibleOperation, RunReused
 from distop.metastore.etcd.txn import MAX_REQUEST_BYTES, Get, KeyValue, Put, Txn
 from distop.metastore.operations import starting
 from distop.metastore.operations.runs import active_operations

@@ -11,13 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from distop.catalog.pointers import FOREIGN
-from distop.coordinator.doctor.findings import (
-    DOCTOR,
-    Finding,
-    RemoveFiles,
-    RepairTxn,
-    needs_no_files,
-)
+from distop.coordinator.doctor.findings import DOCTOR, Finding, RemoveFiles, RepairTxn, needs_no_files
 from distop.coordinator.doctor.reading import ObservedTable, read_ends
 from distop.coordinator.work.work import LIMIT_S
 from distop.errors import Busy, CorruptRecord, DistopError, PreconditionFailed, UnsupportedType

@@ -41,10 +41,7 @@ from distop.coordinator.doctor.reading import (
 )
 from distop.coordinator.doctor.records import check_indexes, unreadable_keys
 from distop.coordinator.work.work import Work
-from distop.errors import (
-    Compacted,
-    TableNotFound,
-)
+from distop.errors import Compacted, TableNotFound
 from distop.lake.storage.storage import remove_files, remove_if_empty
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.health import read_health

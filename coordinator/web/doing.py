@@ -28,13 +28,7 @@ from distop.coordinator.web.actions import (
 from distop.coordinator.web.forms import Forms
 from distop.coordinator.web.pages import url
 from distop.coordinator.web.reads import AskContext
-from distop.coordinator.web.requests import (
-    PageAccess,
-    Query,
-    check_same_place,
-    errors_of,
-    holder_of,
-)
+from distop.coordinator.web.requests import PageAccess, Query, check_same_place, errors_of, holder_of
 from distop.coordinator.work.work import Work
 from distop.errors import DistopError, InvalidArgument, NotFound, PreconditionFailed
 from distop.metastore.records.names import OperationId

@@ -25,14 +25,7 @@ from starlette.types import Scope
 from distop.coordinator.access.authentication import Proof, bearer, names_of
 from distop.coordinator.access.callers import Caller
 from distop.coordinator.access.gate import Gate
-from distop.errors import (
-    CorruptRecord,
-    DeadlineExceeded,
-    DistopError,
-    InvalidArgument,
-    Kind,
-    Unauthenticated,
-)
+from distop.errors import CorruptRecord, DeadlineExceeded, DistopError, InvalidArgument, Kind, Unauthenticated
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.records.names import prefix_end

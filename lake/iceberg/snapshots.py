@@ -23,12 +23,7 @@ from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot, Summary
-from pyiceberg.table.update import (
-    AddSnapshotUpdate,
-    SetSnapshotRefUpdate,
-    TableUpdate,
-    update_table_metadata,
-)
+from pyiceberg.table.update import AddSnapshotUpdate, SetSnapshotRefUpdate, TableUpdate, update_table_metadata
 from pyiceberg.typedef import Properties
 from pyiceberg.utils.properties import property_as_bool, property_as_int
 

@@ -27,9 +27,7 @@ from typing import Any, TypeVar
 import msgspec
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestFile
-from pyiceberg.table.snapshots import (
-    Snapshot,
-)
+from pyiceberg.table.snapshots import Snapshot
 from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
 from distop.commit.partial import Selection

@@ -19,12 +19,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 from pyiceberg.io import FileIO
-from pyiceberg.manifest import (
-    FileFormat,
-    ManifestContent,
-    ManifestEntry,
-    ManifestFile,
-)
+from pyiceberg.manifest import FileFormat, ManifestContent, ManifestEntry, ManifestFile
 from pyiceberg.table import FileScanTask, ManifestGroupPlanner
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.table.snapshots import Snapshot

@@ -32,13 +32,7 @@ from distop.metastore.records import operation as records
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.names import OperationId
 from distop.metastore.records.record import decode, encode, encode_plain
-from distop.metastore.records.table import (
-    Head,
-    IndexRecord,
-    TableRecord,
-    decode_run_ops,
-    running_operations,
-)
+from distop.metastore.records.table import Head, IndexRecord, TableRecord, decode_run_ops, running_operations
 from distop.metastore.tables.audit import operation_puts
 
 REMEMBER_S = 7 * 86_400.0

@@ -26,13 +26,7 @@ from distop.operations.arguments import invalid
 from distop.sources.formats.bad_rows import Rows, Unconvertible
 from distop.sources.formats.conversion import convert
 from distop.sources.formats.files import COMPRESSIONS, MAX_FILES, MAX_PATHS, FoundSource, OpenFile, find_files
-from distop.sources.formats.inference import (
-    CsvSample,
-    JsonSample,
-    Sample,
-    looked_into,
-    take_sample,
-)
+from distop.sources.formats.inference import CsvSample, JsonSample, Sample, looked_into, take_sample
 from distop.sources.formats.options import TYPED, CsvOptions, Format
 from distop.sources.formats.parquet import row_group_sizes
 from distop.sources.formats.types import convertible

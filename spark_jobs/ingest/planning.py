@@ -42,12 +42,7 @@ from distop.spark_jobs.ingest.argument import (
     option,
     parse_argument,
 )
-from distop.spark_jobs.ingest.files import (
-    FilesSource,
-    NothingNew,
-    check_path_values,
-    find_source,
-)
+from distop.spark_jobs.ingest.files import FilesSource, NothingNew, check_path_values, find_source
 from distop.spark_jobs.ingest.plan import (
     Extent,
     IngestPlan,

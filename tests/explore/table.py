@@ -11,13 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 from unittest import mock
 
-from distop.commit.contract import (
-    VARIABLE,
-    Contribution,
-    FinishContext,
-    TransactionalStep,
-    default_registry,
-)
+from distop.commit.contract import VARIABLE, Contribution, FinishContext, TransactionalStep, default_registry
 from distop.errors import Exhausted, HeadConflict
 from distop.metastore.records.keyspace import Keyspace, OperationKeys, TableKeys
 from distop.metastore.records.operation import (

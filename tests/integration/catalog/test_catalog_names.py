@@ -23,12 +23,7 @@ from pyiceberg.exceptions import (
 
 from distop.catalog.catalog import EtcdCatalog
 from distop.catalog.errors import both
-from distop.catalog.namespaces import (
-    namespace_identifier,
-    namespace_name,
-    table_identifier,
-    table_name,
-)
+from distop.catalog.namespaces import namespace_identifier, namespace_name, table_identifier, table_name
 from distop.errors import (
     DistopError,
     EtcdUnavailable,

@@ -10,13 +10,7 @@ from typing import Any, TypeVar
 
 import grpc
 
-from distop.errors import (
-    DistopError,
-    OperationNotFound,
-    TableExists,
-    TableNotFound,
-    Unavailable,
-)
+from distop.errors import DistopError, OperationNotFound, TableExists, TableNotFound, Unavailable
 from distop.errors.wire import abort
 from distop.proto import distop_pb2 as pb
 from distop.proto import distop_pb2_grpc

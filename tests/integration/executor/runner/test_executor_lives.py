@@ -35,14 +35,7 @@ from distop.metastore.records.record import decode
 from distop.operations import Registry
 from support.etcd.lossy import Fault, LossyClient
 from support.etcd.proxy import Proxy
-from support.services.executing import (
-    all_done,
-    runner,
-    runner_of,
-    set_state,
-    start_operation,
-    take,
-)
+from support.services.executing import all_done, runner, runner_of, set_state, start_operation, take
 from support.services.leases import LEASE_S
 from support.types.work_types import WORK_TYPES, files, traces
 from support.waiting import eventually

@@ -20,15 +20,7 @@ from distop.proto import distop_pb2 as pb
 from support.etcd.lossy import LossyClient
 from support.etcd.proxy import Proxy
 from support.services import coordinators
-from support.services.executing import (
-    all_done,
-    lease,
-    runner,
-    runner_of,
-    set_state,
-    start_operation,
-    take,
-)
+from support.services.executing import all_done, lease, runner, runner_of, set_state, start_operation, take
 from support.types.work_types import WORK_TYPES, traces
 from support.waiting import eventually
 

@@ -9,12 +9,7 @@ from unittest.mock import AsyncMock
 import pytest
 import pytest_asyncio
 
-from distop.errors import (
-    EtcdUnavailable,
-    LeadershipLost,
-    OperationNotFound,
-    OutcomeUnknown,
-)
+from distop.errors import EtcdUnavailable, LeadershipLost, OperationNotFound, OutcomeUnknown
 from distop.metastore.backlog.batches import DONE, OrderingRecord
 from distop.metastore.etcd.client import Listing
 from distop.metastore.etcd.txn import MAX_OPS, DeleteRange, KeyValue, Put, Txn, TxnResult, unchanged

@@ -5,13 +5,7 @@ import secrets
 
 import pytest
 
-from distop.errors import (
-    ArgumentTooLarge,
-    IncompatibleOperation,
-    OutcomeUnknown,
-    RunReused,
-    TableNotFound,
-)
+from distop.errors import ArgumentTooLarge, IncompatibleOperation, OutcomeUnknown, RunReused, TableNotFound
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import MAX_OPS, MAX_REQUEST_BYTES, KeyValue
 from distop.metastore.etcd.update import MAX_TRIES

@@ -5,14 +5,7 @@ import random
 import pyarrow as pa
 import pytest
 
-from distop.lake.writing.casts import (
-    _doubtful,
-    doubtful_lines,
-    has_large,
-    is_number,
-    may_round,
-    unlike_wider,
-)
+from distop.lake.writing.casts import _doubtful, doubtful_lines, has_large, is_number, may_round, unlike_wider
 
 TYPES = {32: pa.float32(), 64: pa.float64()}
 UNUSUAL = [

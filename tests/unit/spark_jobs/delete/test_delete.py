@@ -33,12 +33,7 @@ from distop.spark_jobs.tables import open_snapshot
 from support.refusals import refused
 from support.tables.deletes import delete_positions, equality_deletes, publish_deletes
 from support.tables.maintaining import Run
-from support.tables.partition_values import (
-    VALUES,
-    append_values,
-    by_partition,
-    literal_of,
-)
+from support.tables.partition_values import VALUES, append_values, by_partition, literal_of
 from support.tables.publishing import (
     ROWS,
     Table,

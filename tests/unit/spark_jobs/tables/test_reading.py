@@ -35,13 +35,7 @@ from support.refusals import refused
 from support.tables.deletes import deletion_vector, equality_deletes, publish_deletes
 from support.tables.formats import as_format_3
 from support.tables.maintaining import Run
-from support.tables.partition_values import (
-    VALUES,
-    append_as_hive,
-    append_values,
-    by_partition,
-    literal_of,
-)
+from support.tables.partition_values import VALUES, append_as_hive, append_values, by_partition, literal_of
 from support.tables.publishing import Table, new_table, rows, table_of
 
 
