@@ -145,7 +145,7 @@ async def test_a_batch_is_recognised_when_its_request_is_forgotten(driver: Drive
 
 
 async def test_a_new_query_that_does_not_begin_with_its_first_batch_is_refused(driver: Driver) -> None:
-    """P15: its checkpoint has lost its id, and it would write everything again; somebody may want that."""
+    """P15, A11: its checkpoint has lost its id: it would write everything again; somebody may want that."""
     target, written = await driver.written(0)
     with pytest.raises(StreamGap) as gap:
         await driver.publish(batch(target, 2), written)

@@ -60,7 +60,7 @@ once = cache(simulated)
 
 @pytest.mark.parametrize("seed", KNOWN)
 def test_a_seed_that_broke_a_law_once_breaks_none(seed: str) -> None:
-    """O19, O24, P16: when faults stop everything ends, and nothing is left."""
+    """O19, O24, P16, H7: when faults stop everything ends, and nothing is left."""
     said = once("--seed", seed)
     assert said["violations"] == 0, said
     assert said["seeds"] == 1

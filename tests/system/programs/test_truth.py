@@ -58,7 +58,7 @@ def installation(etcd: EtcdProcess, tmp_path_factory: pytest.TempPathFactory) ->
 def test_each_value_comes_out_as_it_went_in_or_is_refused_by_name(
     installation: Installation, brokers: Brokers, of: str
 ) -> None:
-    """U3: the ways in and the readers that need no Spark."""
+    """U3, V1: the ways in and the readers that need no Spark."""
     found = measure(installation, brokers, SOME[of], with_spark=False, guesses=of == GUESSES)
     assert found.unexpected() == []
     assert len(found.cells) > 150

@@ -81,7 +81,7 @@ async def only_main(service: Whole) -> None:
 
 
 async def test_a_batch_is_looked_at_before_anybody_sees_it(service: Whole) -> None:
-    """B7, C8: approval publishes its rows, its watermark and its end in one transaction; then the next."""
+    """B7, C8, A4: approval publishes its rows, watermark and end in one transaction; then the next."""
     await service.ingest(service.source("0", 0, 1))
     ordering = await service.client.table("t").set_ordering(before=True)
     assert ordering.validation

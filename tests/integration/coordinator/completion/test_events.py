@@ -42,7 +42,7 @@ async def written(client: LossyClient, operation: OperationId, text: bytes) -> b
 async def test_events_outlive_runners_leaders_and_the_operation(
     etcd_config: EtcdConfig, client: LossyClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """U1: each with its time, and in that order."""
+    """U1, A7: each with its time, and in that order."""
     monkeypatch.setattr(driver, "TAKES_OVER_S", 0.0)
     async with running(config_of(etcd_config)) as coordinator, Service(coordinator.address) as first:
         await first.create_table("t")

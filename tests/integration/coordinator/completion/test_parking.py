@@ -137,7 +137,7 @@ async def undescribed(service: Service, client: LossyClient, **argument: bool) -
 async def test_an_operation_that_publishes_nothing_is_parked_like_others(
     service: Service, client: LossyClient
 ) -> None:
-    """O18, C10: and ends as somebody decides."""
+    """O18, C10, H2: and ends as somebody decides."""
     operation = await undescribed(service, client)
     seen = await service.parked(operation)
     assert (seen.completion.attempts, seen.completion.error.message) == (ATTEMPTS, "RuntimeError: no name")
@@ -175,7 +175,7 @@ async def test_an_error_that_names_a_file_whose_name_is_no_text_is_an_error_like
 async def test_the_time_is_counted_across_leaders(
     etcd_config: EtcdConfig, client: LossyClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """O18, O24: from the first failure; the next leader's first attempt is the last one."""
+    """O18, O24, A5: from the first failure; the next leader's first attempt is the last one."""
     async with serving(etcd_config) as service:
         await service.create_table("t")
         operation = await start_hooked(service, client, tmp_path / "log", raises=1000)

@@ -81,7 +81,7 @@ async def plant(client: LossyClient) -> dict[bytes, bytes]:
 async def test_an_unreadable_key_harms_no_other_table_or_operation(
     service: Whole, client: LossyClient
 ) -> None:
-    """C11, E4, U1: who runs then goes on, and who begins later, too; operations of other tables end,
+    """C11, E4, U1, H3: who runs then goes on, and who begins later, too; operations of other tables end,
     and those of an executor that dies are given back."""
     sdk, folder = service.client, service.folder
     async with runner(client) as (dying, _):

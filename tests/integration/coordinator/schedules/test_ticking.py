@@ -186,7 +186,7 @@ async def test_a_time_in_a_missing_or_repeated_hour_starts_once(
 
 
 async def test_templates_are_rendered_with_the_scheduled_time(leader: Leader) -> None:
-    """However late it is started. Braces in a schedule of release 0.2.0, which has layout 1, are braces."""
+    """A10: however late it is started. Braces in a schedule of layout 1 (release 0.2.0) are braces."""
     asked = {"partitions": 0, "word": "{{ tick | date('%j %H:%M') }}"}
     berlin = msgspec.structs.replace(HOURLY, version=2, argument=asked, timezone="Europe/Berlin", request="b")
     await leader.add("a", msgspec.structs.replace(berlin, type="friend"))

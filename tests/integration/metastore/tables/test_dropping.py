@@ -207,8 +207,8 @@ async def test_a_drop_whose_reply_is_lost_takes_no_table_that_was_made_after_it(
 
 
 async def test_a_late_drop_takes_nothing_of_the_next_table_of_that_name(client: LossyClient) -> None:
-    """P8: while it removed files, somebody else finished it, made another table, and renamed that, whose
-    history is still to be moved."""
+    """P8, H4: while it removed files, somebody else finished it, made another table, and renamed that,
+    whose history is still to be moved."""
     await make_table(client)
     renamed = DropRecord(name="t", location="", uuid="another", renamed_to="u")
     history = client.keyspace.table("t").history(OperationId("t", "noop", 1))

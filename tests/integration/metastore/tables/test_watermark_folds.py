@@ -169,7 +169,7 @@ async def test_chunks_are_read_in_a_process_of_its_own(client: LossyClient) -> N
 
 
 async def test_sources_with_long_names_are_folded_as_others_are(client: LossyClient) -> None:
-    """G4: a chunk is split by what it takes, names included; one that could not be written would stop all."""
+    """G4, H6: a chunk is split by what it takes, names included; one that cannot be written stops all."""
     keys = client.keyspace.table("t")
     await make_table(client)
     sources = [f"s3://{'landing' * 40}/{number:04}/{'x' * (number % 600)}" for number in range(1_500)]

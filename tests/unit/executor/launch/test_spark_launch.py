@@ -116,7 +116,7 @@ def session_with(**settings: str) -> Any:
 def test_a_session_without_checksums_of_shuffles_is_refused_under_adaptive_execution(
     off: tuple[str, ...],
 ) -> None:
-    """P2: what Spark recomputes between two of its jobs is not reported as repeated."""
+    """P2, H5: what Spark recomputes between two of its jobs is not reported as repeated."""
     unchecked = dict.fromkeys(off, "false")
     with pytest.raises(ShufflesUnchecked) as refused:
         refuse_unchecked(session_with(**unchecked))

@@ -47,6 +47,7 @@ def made(folder: Path, *fields: Field, **settings: str) -> DeltaTable:
 
 
 def test_a_check_constraint_is_named_when_an_operation_starts_and_when_it_commits(tmp_path: Path) -> None:
+    """V6."""
     table = made(tmp_path)
     layout = Layout.from_json(planned(tmp_path)["layout"])
     table.alter.add_constraint({"positive": "id > 0"})

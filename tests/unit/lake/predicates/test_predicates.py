@@ -298,6 +298,6 @@ def test_the_explicit_cases_are_those_of_duckdb() -> None:
 @settings(max_examples=15, phases=[Phase.reuse, Phase.generate])  # to shrink a case would take minutes
 @given(case=cases(predicates=3))
 def test_every_way_to_select_rows_gives_the_answer_of_duckdb(case: Case) -> None:
-    """P3, P14: reads with and without an index, deletions, ingests, merges, rules, compaction, and
+    """P3, P14, V2: reads with and without an index, deletions, ingests, merges, rules, compaction, and
     what others read. ``make truth`` tries many."""
     assert differences_of(case, Reference(), len(case.conditions[0].text)) == []

@@ -84,7 +84,7 @@ def test_rows_are_split_by_partition_into_described_files(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("kind", ["float", "double"])
 def test_nan_is_counted_for_every_column_of_floats(tmp_path: Path, kind: str) -> None:
-    """P14: bounds leave NaN out. An engine that knows of none removes the file unread, with its NaN."""
+    """P14, V4: bounds leave NaN out. An engine that knows of none removes the file unread, with its NaN."""
     layout = Layout.create(parse_schema({"x": kind, "s": "string"}))
     values = [[1.5, math.nan], [math.nan, -2.5]]
     writer = StagedWriter(layout, in_folder(tmp_path), row_group_bytes=1)

@@ -266,6 +266,7 @@ def test_codes_that_look_like_numbers_stay_text(ingesting: Ingesting) -> None:
 def test_texts_that_numbers_and_times_would_not_give_back_stay_text(
     ingesting: Ingesting, values: list[str]
 ) -> None:
+    """V3."""
     facts = ingesting.facts(paths=ingesting.write("\n".join(["a", *values])))
     assert ingesting.rows("a") == sorted(values, key=repr)
     assert facts["warnings"][0].startswith("column 'a' became text: ")

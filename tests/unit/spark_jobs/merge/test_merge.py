@@ -254,7 +254,7 @@ def merge_versions(
 
 @pytest.mark.parametrize("kind", ASCENDING)
 def test_the_newest_row_of_a_key_counts(tmp_path: Path, kind: str) -> None:
-    """E5: in whatever order a batch has them, and an older one replaces no row of the table."""
+    """E5, A8: in whatever order a batch has them, and an older one replaces no row of the table."""
     pairs = list(enumerate(combinations(ASCENDING[kind], 2)))
     older = [(id, first, 0) for id, (first, _) in pairs]
     newer = [(id, second, 1) for id, (_, second) in pairs]
