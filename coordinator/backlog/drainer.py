@@ -165,6 +165,7 @@ class Drainer:
                 record = decode(kv.value, BatchRecord, kv.key)
                 return await self._in_time(backlog, [policy.Waiting(name=staged.batch, record=record, kv=kv)])
             case policy.Rest():
+                self._pauses.keep(backlog.heads[:1])
                 if rests and not backlog.unreadable:
                     await self._rest(backlog)
                 return 0.0
@@ -173,6 +174,7 @@ class Drainer:
 
     async def _in_time(self, backlog: policy.Backlog, batches: Sequence[policy.Waiting]) -> float:
         """Apply the batches, unless they have failed and their back-off is not over."""
+        self._pauses.keep(batches[:1])
         return self._pauses.left(batches[0]) or await self._apply(backlog, batches)
 
     async def _check_flight(self, backlog: policy.Backlog, name: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from distop.coordinator.backlog.policy import Waiting
 
@@ -30,13 +30,24 @@ class Pauses:
         """When failed batches are retried, by their revision."""
         self._incomplete: dict[int, float] = {}
         """Since when batches wait for their sources, by their revision."""
+        self._kept: set[int] = set()
+        """Revisions of the failed batches in the part of the backlog that was read, until all of it was."""
+
+    def keep(self, part: Iterable[Waiting], *, more: bool = False) -> None:
+        """Forget batches that were taken away: those in no part of the backlog, once no ``more`` follow."""
+        self._kept.update(waiting.kv.mod_revision for waiting in part if has_failed(waiting))
+        if not more:
+            for begun in (self._due, self._incomplete):
+                for revision in begun.keys() - self._kept:
+                    del begun[revision]
+            self._kept.clear()
 
     def left(self, waiting: Waiting) -> float:
         """Seconds until the next attempt at a batch; 0: now."""
-        record, now = waiting.record, self._clock()
-        if not (record.attempts or record.code):
+        now = self._clock()
+        if not has_failed(waiting):
             return 0.0
-        pause = min(FIRST_PAUSE_S * 2.0 ** min(record.attempts, 10), LONGEST_PAUSE_S)
+        pause = min(FIRST_PAUSE_S * 2.0 ** min(waiting.record.attempts, 10), LONGEST_PAUSE_S)
         return max(0.0, self._due.setdefault(waiting.kv.mod_revision, now + pause) - now)
 
     def for_source(self, waiting: Waiting) -> float:
@@ -52,3 +63,8 @@ class Pauses:
         """Forget a batch: it was started, or its failure is recorded."""
         self._due.pop(waiting.kv.mod_revision, None)
         self._incomplete.pop(waiting.kv.mod_revision, None)
+
+
+def has_failed(waiting: Waiting) -> bool:
+    """Whether an attempt at it has failed, or its source was incomplete: others have no back-off."""
+    return bool(waiting.record.attempts or waiting.record.code)

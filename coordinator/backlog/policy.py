@@ -40,6 +40,8 @@ class Backlog:
     """The first batches, in order: as many as one operation may apply, up to one that cannot be read."""
     unordered: Sequence[Waiting] = ()
     """Some of the unordered batches; the next look sees the next ones."""
+    more: bool = False
+    """Whether unordered batches follow these; else the next look begins with the first ones."""
     unreadable: bool = False
     """Batches wait that this version cannot read; the next leader may be able to."""
     paused: bool = False

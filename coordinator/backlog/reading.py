@@ -127,6 +127,7 @@ class Reader:
             index_kv=read.single(1, keys.backlog_index),
             heads=[waiting for waiting in takewhile(bool, ordered) if waiting],
             unordered=[waiting for waiting in others if waiting],
+            more=bool(self._last_unordered),
             unreadable=None in ordered or None in others,
             paused=bool(read.got(2)),
         )

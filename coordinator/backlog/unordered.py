@@ -46,6 +46,7 @@ class UnorderedBatches:
     async def look(self, backlog: Backlog) -> float | None:
         """Start what can start; return the seconds until the next look, 0 to wait for events, ``None``: no
         batch can start in the present state."""
+        self._pauses.keep(backlog.unordered, more=backlog.more)
         if backlog.holds_unordered or not backlog.unordered:
             return None
         running = self._keys.unordered(batches.RUNNING)

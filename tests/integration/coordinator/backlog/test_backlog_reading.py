@@ -114,8 +114,10 @@ async def test_unordered_batches_are_read_in_turns(client: EtcdClient, count: in
     for _ in range(2):
         read = list[str]()
         while not read or len(read) < count:
-            seen = [waiting.name for waiting in (await table.reader.read()).unordered]
+            backlog = await table.reader.read()
+            seen = [waiting.name for waiting in backlog.unordered]
             assert len(seen) <= MAX_TOGETHER
+            assert backlog.more is (len(seen) == MAX_TOGETHER)
             assert table.reader.more is (count >= MAX_TOGETHER)
             read += seen
             if not count:
