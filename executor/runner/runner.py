@@ -126,7 +126,7 @@ class Runner:
             words = {"": shortened("; ".join(filter(None, everything)), MAX_WORDS)}
             for operation, run in list(self._runs.items())[:MAX_REPORTED]:
                 words[str(operation)] = shortened(await run.held_up(), MAX_WORDS)
-            for operation, (_, why) in list(self._waiting.resting.items())[:MAX_REPORTED]:
+            for operation, why in list(self._waiting.resting.items())[:MAX_REPORTED]:
                 words.setdefault(
                     str(operation), shortened(f"left to other executors after: {why}", MAX_WORDS)
                 )

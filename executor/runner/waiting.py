@@ -15,7 +15,6 @@ import asyncio
 import itertools
 import logging
 import random
-import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from contextlib import aclosing, suppress
@@ -164,8 +163,8 @@ class WaitingOperations:
         self._cursor = b""
         """Where the next page of what waits in all pieces begins; empty: at the first one."""
         self._pauses = PauseIndex(self._keyspace)
-        self.resting: dict[OperationId, tuple[float, str]] = {}
-        """Operations that could not be finished here: until when others may take them first, and why."""
+        self.resting: dict[OperationId, str] = {}
+        """Operations that could not be finished here, so that others may take them first, and why."""
 
     @property
     def has_room(self) -> bool:
@@ -174,7 +173,15 @@ class WaitingOperations:
 
     def rest(self, operation: OperationId, why: str) -> None:
         """Leave an operation to other executors for a while: it could not be finished here."""
-        self.resting[operation] = time.monotonic() + self._options.rest_s, why
+        self.resting[operation] = why
+        asyncio.get_running_loop().call_later(self._options.rest_s, self._rested, operation)
+
+    def _rested(self, operation: OperationId) -> None:
+        """Try to take it: it may have begun to wait while it rested, and no event follows."""
+        self.resting.pop(operation, None)
+        if self._is_here(operation):
+            self.operations[operation] = 0
+            self.wake.set()
 
     def pop(self) -> OperationId:
         """Remove and return the longest waiting operation of the table with the fewest running here."""
@@ -307,8 +314,6 @@ class WaitingOperations:
     async def _let_all_wait(self) -> None:
         """Every operation that this executor must look after is run here, or waits: give back those that it
         holds and does not run; let those in its shares wait that nobody holds; list those that wait."""
-        now = time.monotonic()
-        self.resting = {operation: rest for operation, rest in self.resting.items() if rest[0] > now}
         await self._give_back()
         if (watched := self._watched) is None:
             return

@@ -139,12 +139,12 @@ class Failing:
 
 @asynccontextmanager
 async def running(
-    client: LossyClient, make: Callable[[Ledger], L]
+    client: LossyClient, make: Callable[[Ledger], L], options: RunnerOptions = OPTIONS
 ) -> AsyncIterator[tuple[L, Runner, asyncio.Task[None]]]:
     """A runner with a launcher of the test's."""
     ledger, stop = Ledger(client), asyncio.Event()
     launcher = make(ledger)
-    serving = Runner(ledger, launcher, ServedTypes(REGISTRY), OPTIONS)
+    serving = Runner(ledger, launcher, ServedTypes(REGISTRY), options)
     task = asyncio.create_task(serving.serve(stop))
     try:
         yield launcher, serving, task
@@ -251,7 +251,10 @@ async def test_a_launch_whose_thread_is_ended_by_an_exception_has_failed(
 class Clumsy(LocalLauncher):
     """Has a defect."""
 
+    launches = 0
+
     def launch(self, launch: Launch) -> LocalTasks:
+        self.launches += 1
         raise ZeroDivisionError("by a defect")
 
 
@@ -273,6 +276,19 @@ async def test_an_operation_that_cannot_be_run_here_is_left_to_others(
         async with runner(client) as (other, _):
             await all_done(client, arg)
             assert await runner_of(client, arg) == other.member
+
+
+@pytest.mark.parametrize("hosted", [False, True])
+async def test_an_operation_is_tried_again_here_as_soon_as_its_rest_is_over(
+    client: LossyClient, hosted: bool
+) -> None:
+    """And not at the next look at everything: nobody else would take one whose program hosts it."""
+    arg = await start_operation(client, jobs=1)
+    options = RunnerOptions(
+        lease_ttl_s=LEASE_S, resync_s=600.0, rest_s=0.05, only=arg.id if hosted else None
+    )
+    async with running(client, Clumsy, options) as (clumsy, *_):
+        await eventually(lambda: clumsy.launches, holds=lambda launches: launches > 5)
 
 
 async def test_the_key_of_a_runner_whose_jobs_stage_files_goes_when_nothing_runs_any_more(
