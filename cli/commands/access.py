@@ -25,7 +25,7 @@ def list_audit(
     table: Annotated[
         str,
         typer.Argument(
-            metavar="[TABLE]",
+            metavar="TABLE",
             help="Default: entries of the installation, such as drained coordinators.",
             autocompletion=complete_table,
         ),
@@ -75,9 +75,9 @@ def add(
 def remove(
     session: Connected,
     who: Who,
-    role: Annotated[str, typer.Argument(metavar="[ROLE]", help="Without: every role.")] = "",
+    role: Annotated[str, typer.Argument(metavar="ROLE", help="Without: every role.")] = "",
     tables: Annotated[
-        list[str] | None, typer.Argument(metavar="[TABLE]...", help="Patterns as granted. Default: all.")
+        list[str] | None, typer.Argument(metavar="TABLE", help="Patterns as granted. Default: all.")
     ] = None,
     reason: Reason = "",
 ) -> None:

@@ -32,7 +32,7 @@ backlog_group = typer.Typer()
 BatchName = Annotated[str, typer.Argument(metavar="BATCH", autocompletion=complete_batch)]
 OnlyBatch = Annotated[
     str,
-    typer.Argument(metavar="[BATCH]", help="Decide only about this batch.", autocompletion=complete_batch),
+    typer.Argument(metavar="BATCH", help="Decide only about this batch.", autocompletion=complete_batch),
 ]
 
 

@@ -57,7 +57,7 @@ def forget(
     session: Connected,
     table: TableName,
     source: SourceName,
-    partition: Annotated[str, typer.Argument(metavar="[PARTITION]", help="Default: all of them.")] = "",
+    partition: Annotated[str, typer.Argument(metavar="PARTITION", help="Default: all of them.")] = "",
     reason: Reason = "",
 ) -> None:
     """Delete watermarks, so that their files can be ingested again. Shows what is left of the source.

@@ -182,7 +182,7 @@ def start(
 def list_operations(
     session: Connected,
     table: Annotated[
-        str, typer.Argument(metavar="[TABLE]", help="Only of this table.", autocompletion=complete_table)
+        str, typer.Argument(metavar="TABLE", help="Only of this table.", autocompletion=complete_table)
     ] = "",
     state: Annotated[list[State] | None, typer.Option(help="Only in this state. Repeatable.")] = None,
     type: Annotated[

@@ -82,7 +82,7 @@ def rollback(
     snapshot: Annotated[
         str,
         typer.Argument(
-            metavar="[SNAPSHOT]",
+            metavar="SNAPSHOT",
             help="Its id: see distop snapshot list TABLE.",
             autocompletion=complete_snapshot,
         ),

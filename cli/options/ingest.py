@@ -387,9 +387,7 @@ def ingest_fields(
     progress: Progress,
     rules: Rules,
     kafka: Kafka,
-    paths: Annotated[
-        Texts, typer.Argument(metavar="[PATH]...", help="Files, folders, globs or URLs.")
-    ] = None,
+    paths: Annotated[Texts, typer.Argument(metavar="PATH", help="Files, folders, globs or URLs.")] = None,
     checks: Annotated[
         str | None,
         typer.Option(metavar="FILE|-|JSON", help="Rules for all rows, in place of --rule and so on."),

@@ -51,6 +51,17 @@ def options(name: str) -> set[str]:
     return {OPTIONS.get((name, field), field) for field in fields(name) if (name, field) not in NO_OPTION}
 
 
+def test_each_argument_has_one_pair_of_brackets_in_the_usage() -> None:
+    names = {
+        param.metavar or param.name
+        for _, command in leaves()
+        for param in command.params
+        if param.param_type_name == "argument"
+    }
+    assert "PATH" in names
+    assert not [name for name in names if "[" in name]
+
+
 def test_each_type_that_people_start_is_a_verb() -> None:
     assert len(TYPES) > len(FOR_PROGRAMS)
     assert TYPES.keys() - FOR_PROGRAMS <= verbs().keys()
