@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, overload
-from urllib.parse import urlsplit
 
 from distop.errors import InvalidArgument
 
@@ -103,7 +102,7 @@ def absolute(path: str) -> str:
     """An absolute local path; a URL as it is."""
     if not path:
         raise InvalidArgument("a path is empty", details={"field": "paths"})
-    return path if urlsplit(path).scheme else os.path.abspath(os.path.expanduser(path))
+    return path if "://" in path else os.path.abspath(os.path.expanduser(path))
 
 
 def parse_lines(name: str, field: str) -> list[str]:

@@ -150,11 +150,23 @@ def test_a_failed_operation_ends_with_20(service: FakeService) -> None:
 
 def test_paths_become_absolute(service: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    run("table", "ingest", "flights", "a/b", "/c", "s3://d/e", "--format", "csv", "--header", "id,at")
+    run(
+        "table",
+        "ingest",
+        "flights",
+        "a/b",
+        "/c",
+        "s3://d/e",
+        "at:9.csv",
+        "--format",
+        "csv",
+        "--header",
+        "id,at",
+    )
     request = service.calls["start"][0]
     assert request.type == "ingest"
     argument = json.loads(request.argument_json)
-    assert argument["paths"] == [f"{tmp_path}/a/b", "/c", "s3://d/e"]
+    assert argument["paths"] == [f"{tmp_path}/a/b", "/c", "s3://d/e", f"{tmp_path}/at:9.csv"]
     assert (argument["format"], argument["header"]) == ("csv", ["id", "at"])
 
 
