@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -58,6 +58,10 @@ class BatchContent:
             raise UsageFault("--arg and --json go with no file and no option of an ingest")
         self.argument = with_source(self.fields) if self.fields else self.given
 
+    def published(self) -> dict[str, Any]:
+        """The argument of a new batch. An ingest of nothing would stop the table when its turn comes."""
+        return self.argument if self.argument or self.type != "ingest" else with_source({})
+
 
 Content = Annotated[BatchContent, Bundle(BatchContent)]
 
@@ -84,7 +88,7 @@ def add(
     """
     handle = session.client.table(table)
     session.out.show(
-        handle.enqueue(batch, content.type, content.argument, republish=republish, ordered=not unordered)
+        handle.enqueue(batch, content.type, content.published(), republish=republish, ordered=not unordered)
     )
 
 
@@ -316,11 +320,6 @@ def backfill(
             "give --from and --to, or --batches; and at most one of --dry-run, --status, --cancel"
         )
     names = checked_batches(parse_lines(batches, "batches")) if batches else batch_range(first, last, every)
-    if dry_run:
-        arguments = batch_arguments(content.argument, names)
-        shown = {name: arguments[name] for name in (names[0], names[-1])}
-        session.out.facts(f"backfill of {table}", {"batches": names, "arguments": shown})
-        return
     if status:
         session.out.show(session.client.table(table).backfill_progress(names))
         return
@@ -330,13 +329,14 @@ def backfill(
         if left.running:
             session.out.note(f"{left.running:,} are being applied; distop operation cancel {left.operation}")
         return
+    argument = content.published()
+    if dry_run:
+        arguments = batch_arguments(argument, names)
+        shown = {name: arguments[name] for name in (names[0], names[-1])}
+        session.out.facts(f"backfill of {table}", {"batches": names, "arguments": shown})
+        return
     progress = session.client.table(table).backfill(
-        names,
-        content.type,
-        content.argument,
-        replace=replace,
-        retry_failed=retry_failed,
-        hold=hold,
+        names, content.type, argument, replace=replace, retry_failed=retry_failed, hold=hold
     )
     if wait:
         _follow(session, table, names).raise_for_outcome()

@@ -289,6 +289,18 @@ def test_half_an_ingest_or_two_arguments_are_refused(
     assert named in refused.stderr
 
 
+@pytest.mark.parametrize(
+    "verb", [["add", "t", "1"], ["backfill", "t", "--from", "2024-01", "--to", "2024-02"]]
+)
+def test_a_batch_of_an_ingest_that_names_nothing_is_not_published(
+    verb: list[str], service: FakeService
+) -> None:
+    """It would stop its table when its turn comes."""
+    refused = run("batch", *verb)
+    assert (refused.exit_code, service.calls["enqueue"]) == (2, [])
+    assert "name files to ingest" in refused.stderr
+
+
 def test_a_dry_run_of_ingest_shows_and_starts_nothing(service: FakeService) -> None:
     preview = {
         "format": "csv",
