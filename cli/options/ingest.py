@@ -252,12 +252,15 @@ class ProgressFields(_Fields):
     markers: Annotated[
         Texts,
         typer.Option(
-            "--marker", metavar="URL", help="Read nothing without this file, such as _SUCCESS. Repeatable."
+            "--marker", metavar="PATH", help="Read nothing without this file, such as _SUCCESS. Repeatable."
         ),
     ] = None
 
     def argument(self) -> dict[str, Any]:
-        return self.given(watermark=parse_properties(self.watermark) if self.watermark else None)
+        return self.given(
+            watermark=parse_properties(self.watermark) if self.watermark else None,
+            markers=[absolute(path) for path in self.markers or ()],
+        )
 
 
 def rules(

@@ -170,6 +170,15 @@ def test_paths_become_absolute(service: FakeService, tmp_path: Path, monkeypatch
     assert (argument["format"], argument["header"]) == ("csv", ["id", "at"])
 
 
+def test_a_marker_becomes_absolute(
+    service: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run("batch", "add", "t", "1", "in", "--marker", "in/_SUCCESS", "--marker", "s3://d/_SUCCESS")
+    (request,) = service.calls["enqueue"]
+    assert json.loads(request.argument_json)["markers"] == [f"{tmp_path}/in/_SUCCESS", "s3://d/_SUCCESS"]
+
+
 def test_options_of_ingest_are_parts_of_its_argument(service: FakeService) -> None:
     options = ["--new-only", "--null-value", "NA", "--null-value", "-", "--object", "night", "--queue"]
     run("table", "ingest", "flights", "/a", *options)
