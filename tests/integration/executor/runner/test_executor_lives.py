@@ -284,9 +284,7 @@ async def test_an_operation_is_tried_again_here_as_soon_as_its_rest_is_over(
 ) -> None:
     """And not at the next look at everything: nobody else would take one whose program hosts it."""
     arg = await start_operation(client, jobs=1)
-    options = RunnerOptions(
-        lease_ttl_s=LEASE_S, resync_s=600.0, rest_s=0.05, only=arg.id if hosted else None
-    )
+    options = RunnerOptions(lease_ttl_s=LEASE_S, resync_s=600.0, rest_s=0.05, only=arg.id if hosted else None)
     async with running(client, Clumsy, options) as (clumsy, *_):
         await eventually(lambda: clumsy.launches, holds=lambda launches: launches > 5)
 
