@@ -31,6 +31,7 @@ from distop.coordinator.views.operations import (
 )
 from distop.errors import Compacted, DeadlineExceeded, DistopError, EtcdUnavailable, Unavailable, as_distop
 from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import within
 from distop.metastore.etcd.watch import WatchBatch, watch
 from distop.metastore.records.names import OperationId, prefix_end
 from distop.metastore.records.operation import PauseRecord
@@ -332,6 +333,8 @@ class Followed:
         if self._own is not None or self._led is not None:
             if self._refreshing is None or self._refreshing.done():
                 self._refreshing = asyncio.create_task(self._refresh_pause())
+                # Its error is nobody's once all watchers have left.
+                self._refreshing.add_done_callback(lambda task: task.cancelled() or task.exception())
             await asyncio.shield(self._refreshing)
         return self._encoded([])
 
@@ -352,6 +355,9 @@ MAX_FOLLOWED = 128
 
 UPDATE_EVERY_S = 0.05
 """Shortest time between two updates, changes of state aside."""
+
+SHORTEST_READ_S = 1.0
+"""What a read for a watcher may take at least, in seconds, however short its interval of heartbeats is."""
 
 UPDATES_PER_S = 1000
 """Updates sent to all watchers of a coordinator together: with more than fifty watchers each gets fewer."""
@@ -475,6 +481,9 @@ async def updates(
     ----------
     after:
         Changes up to this revision are not repeated, except for the end.
+    heartbeat_s:
+        Seconds between two updates at most, and for each read. So its watcher, which takes two and a half
+        of these intervals for silence, gets the error of an etcd that does not answer.
     in_time:
         Within it the first read ends before the caller's deadline.
 
@@ -486,7 +495,7 @@ async def updates(
         It cannot be read, or this coordinator is about to end; another one continues from the last seen
         revision.
     """
-    loop = asyncio.get_running_loop()
+    loop, read_s = asyncio.get_running_loop(), max(heartbeat_s, SHORTEST_READ_S)
     with suppress(TimeoutError):
         # Reads must be newer than the following's first read. A large operation is not waited for.
         async with asyncio.timeout(FIRST_LOOK_S):
@@ -495,7 +504,7 @@ async def updates(
     if followed.error is not None:
         raise followed.error
     # The counts include jobs that finished before; naming them all would grow without bound.
-    with in_time():
+    with in_time(), within(read_s):
         operation = await read_operation(client, followed.operation, leads)
     if operation.state in ENDED_STATES or operation.revision > after:
         yield pb.OperationUpdate(operation=operation, revision=operation.revision)
@@ -523,10 +532,11 @@ async def updates(
                     await followed.changed.wait()
             continue
         else:
-            update = await followed.heartbeat()
-            if update is None:  # it is still being read
-                operation = await read_operation(client, followed.operation, leads)
-                update = pb.OperationUpdate(operation=operation).SerializeToString(), operation.revision
+            with within(read_s):
+                update = await followed.heartbeat()
+                if update is None:  # it is still being read
+                    operation = await read_operation(client, followed.operation, leads)
+                    update = pb.OperationUpdate(operation=operation).SerializeToString(), operation.revision
         sent = max(sent, update[1])
         yield _as_of(update, sent)
         due = loop.time() + heartbeat_s

@@ -24,11 +24,11 @@ _limit: ContextVar[float] = ContextVar("etcd_deadline", default=math.inf)
 
 @contextlib.contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """Calls to etcd of this task inside end within ``seconds`` in all, whatever their own deadlines are.
+    """Calls to etcd of this task inside end within ``seconds`` in all, whatever longer deadlines they have.
 
     So there is time left to report the error to the caller.
     """
-    token = _limit.set(asyncio.get_running_loop().time() + seconds)
+    token = _limit.set(min(asyncio.get_running_loop().time() + seconds, deadline()))
     try:
         yield
     finally:

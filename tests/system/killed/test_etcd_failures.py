@@ -2,11 +2,15 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
 from pathlib import Path
 
 import pytest
 
+from distop.client.connection import Connection
+from distop.client.handles import follow
 from distop.coordinator.completion.completion import Completion
 from distop.coordinator.leading.driver import TableDriver
 from distop.coordinator.starting.services import Term
@@ -26,7 +30,7 @@ from support.etcd.clusters import etcd_to_kill
 from support.etcd.etcds import etcdctl, fill
 from support.etcd.jobs import mark
 from support.etcd.starts import begin, make_table
-from support.services.coordinators import raising, serving
+from support.services.coordinators import config_of, raising, running, serving
 from support.services.feeding import staged
 from support.services.leases import LEASE_S
 from support.services.sharing import services_of
@@ -92,6 +96,33 @@ async def test_a_watch_of_an_operation_ends_when_etcd_does(tmp_path: Path, prefi
             with pytest.raises(EtcdUnavailable), raising():
                 await asyncio.wait_for(silence(), 60)
             etcd.resume()
+            await client.close()
+
+
+@pytest.mark.timed(0.4)
+@pytest.mark.parametrize(
+    "stop",
+    [EtcdProcess.suspend, pytest.param(EtcdProcess.kill, marks=pytest.mark.slow("starts etcd twice"))],
+)
+async def test_a_client_that_follows_an_operation_is_told_that_etcd_is_away(
+    tmp_path: Path, prefix: str, stop: Callable[[EtcdProcess], None]
+) -> None:
+    """U4: before it takes the coordinator for silent, however long that waits for etcd."""
+    with EtcdProcess(tmp_path / "etcd") as etcd:
+        config = EtcdConfig(endpoints=(etcd.endpoint,), prefix=prefix, timeout_s=10.0)
+        async with running(config_of(config)) as coordinator:
+            client = EtcdClient(config)
+            await make_table(client)
+            operation = await begin(client, partition_count=1)
+            connection = Connection((coordinator.address,), timeout_s=0.1, connect_timeout_s=0.1)
+            async with aclosing(follow(connection, str(operation), heartbeat_s=1.0)) as updates:
+                await anext(updates)
+                stop(etcd)
+                with pytest.raises(EtcdUnavailable):
+                    async for _ in updates:
+                        pass
+            etcd.resume() if etcd.running else etcd.start()
+            await connection.close()
             await client.close()
 
 
