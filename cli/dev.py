@@ -251,7 +251,7 @@ class Dev:
                 "",
                 "The page asks for a token. Those of writer, operator and reader are in the same folder.",
             ]
-        shown = elsewhere | self._credentials(ADMIN).to_env()
+        shown = elsewhere | etcd.to_public_env() | self._credentials(ADMIN).to_env()
         return [
             "",
             "In another terminal:",

@@ -691,7 +691,7 @@ class EtcdUnavailable(Unavailable):
     """etcd does not answer."""
 
     code = "ETCD_UNAVAILABLE"
-    default_hint = "check the etcd endpoints and that the cluster has a leader"
+    default_hint = "check the endpoints (--etcd, DISTOP_ETCD), and that the cluster has a leader"
 
 
 class EtcdDenied(EtcdUnavailable):

@@ -795,6 +795,7 @@ def test_an_outage_is_told_within_the_timeout(service: FakeService) -> None:
     result = run("operation", "list", "--timeout", "3")
     assert result.exit_code == 8
     assert "ETCD_UNAVAILABLE" in result.stderr
+    assert "--etcd, DISTOP_ETCD" in result.stderr
 
 
 def test_a_command_without_a_coordinator_names_the_address() -> None:
