@@ -8,6 +8,7 @@ bounded: whatever is left out of one is counted in it.
 from __future__ import annotations
 
 import functools
+import inspect
 import json
 import signal
 from collections.abc import Callable, Iterator
@@ -15,10 +16,11 @@ from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Literal, ParamSpec
 
 from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver.tools import Tool
 from mcp.types import CallToolResult, TextContent, ToolAnnotations
-from pydantic import Field
+from pydantic import Field, create_model
 
-from distop.cli.options.session import page_size
+from distop.cli.options.session import Session, page_size
 from distop.client.operations import OperationState
 from distop.errors import DistopError, shortened
 from distop.proto.identity import own_version
@@ -45,7 +47,8 @@ _FIELDS = 50
 
 INSTRUCTIONS = """Reads a distop installation: operations over partitioned tables, exactly once. Nothing here
 changes anything. Begin with `tables` and `why`. An operation is named table/type/instance. An error has a
-code and a hint. What a list leaves out is counted by its last item, "N more"."""
+code and a hint. Hints and remedies name commands of the command line: a person runs those. What a list
+leaves out is counted by its last item, "N more"."""
 
 Limit = Annotated[int, Field(ge=1, le=MOST_ITEMS, description="The most items of each list.")]
 State = Literal["running", "committing", "aborting", "succeeded", "failed", "cancelled"]
@@ -90,9 +93,15 @@ class Tools:
             for partition, value in partitions.items()
         ]
 
-    def batches(self, table: str, applied: bool = False, limit: Limit = ITEMS) -> Any:
-        """The batches that wait in a table's backlog, in their order; or those that were applied."""
-        return self._client.table(table).backlog(applied=applied, page_size=page_size(limit))
+    def batches(
+        self, table: str, applied: bool = False, unordered: bool = False, limit: Limit = ITEMS
+    ) -> Any:
+        """The batches that wait in a table's backlog, in their order; or those that were applied.
+
+        unordered: those that wait for no other, also the ones that have failed.
+        """
+        handle = self._client.table(table)
+        return handle.backlog(applied=applied, ordered=not unordered, page_size=page_size(limit))
 
     def operations(
         self, table: str = "", type: str = "", states: list[State] | None = None, limit: Limit = ITEMS
@@ -140,21 +149,38 @@ class Tools:
 TOOLS = tuple(name for name in vars(Tools) if not name.startswith("_"))
 
 
-def serve(client: Client) -> None:
+def serve(session: Session) -> None:
     """Serve the tools on stdin and stdout until stdin ends. Logs go to stderr."""
+    calls = Tools(session.client)
     server: MCPServer[Any] = MCPServer(
-        "distop", instructions=INSTRUCTIONS, version=own_version(), log_level="WARNING"
+        "distop",
+        instructions=INSTRUCTIONS,
+        version=own_version(),
+        log_level="WARNING",
+        tools=[_tool(getattr(calls, name), session.suggest) for name in TOOLS],
     )
-    tools = Tools(client)
-    for name in TOOLS:
-        tool = server.tool(annotations=ToolAnnotations(read_only_hint=True), structured_output=False)
-        tool(_answering(getattr(tools, name)))
     # The thread that reads stdin would keep an interrupted process until the next line.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     server.run("stdio")
 
 
-def _answering(call: Callable[P, Any]) -> Callable[P, CallToolResult]:
+def _tool(call: Callable[..., Any], suggest: Callable[[DistopError], None]) -> Tool:
+    """A call as a tool. It refuses unknown parameters: a misspelt filter would filter nothing."""
+    tool = Tool.from_function(
+        _answering(call, suggest),
+        description=inspect.getdoc(call),
+        annotations=ToolAnnotations(read_only_hint=True),
+        structured_output=False,
+    )
+    model = tool.fn_metadata.arg_model
+    tool.fn_metadata.arg_model = create_model(
+        model.__name__, __base__=model, __cls_kwargs__={"extra": "forbid"}
+    )
+    tool.parameters = tool.fn_metadata.arg_model.model_json_schema()
+    return tool
+
+
+def _answering(call: Callable[P, Any], suggest: Callable[[DistopError], None]) -> Callable[P, CallToolResult]:
     """The same call with its result, or its error, as an answer of the protocol."""
 
     @functools.wraps(call)
@@ -162,6 +188,7 @@ def _answering(call: Callable[P, Any]) -> Callable[P, CallToolResult]:
         try:
             text, failed = answer_text(call(*args, **given), int(str(given.get("limit", ITEMS)))), False
         except DistopError as error:
+            suggest(error)
             text, failed = json.dumps({"error": error.fields()}), True
         return CallToolResult(content=[TextContent(type="text", text=text)], is_error=failed)
 

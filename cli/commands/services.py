@@ -251,7 +251,7 @@ def mcp(session: Connected) -> None:
     require("mcp", "mcp", "distop mcp")
     from distop.cli.mcp_server import serve
 
-    serve(session.client)
+    serve(session)
 
 
 def _checked(

@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from distop.cli.main import app
 from distop.metastore.etcd.config import EtcdConfig
 from support.etcd.lossy import LossyClient
 from support.services.whole import coordinated
+from support.waiting import eventually
 
 
 @asynccontextmanager
@@ -51,13 +53,16 @@ async def test_an_assistant_reads_and_previews_and_changes_nothing(
         await service.client.table("t").set_ordering(gate="closed")
         for day in range(1, 8):
             await service.client.table("t").enqueue(f"2024-01-0{day}", "ingest", {"paths": ["/nowhere"]})
+        await service.client.table("t").enqueue("apart", "ingest", {"paths": ["/nowhere"]}, ordered=False)
         await service.client.create_table("idle", str(tmp_path / "idle"))
+        apart = partial(service.client.table("t").batch, "apart")
+        await eventually(apart, holds=lambda batch: batch.state == "failed")
         before = await kept(client)
         async with assistant(service.address) as one:
             tools = (await one.list_tools()).tools
             assert sorted(tool.name for tool in tools) == sorted(mcp_server.TOOLS)
             assert all(tool.annotations and tool.annotations.read_only_hint for tool in tools)
-            assert all(tool.description for tool in tools)
+            assert all(tool.description and "\n  " not in tool.description for tool in tools)
 
             assert [table["name"] for table in await answer(one, "tables")] == ["idle", "t"]
             table = await answer(one, "table", table="t")
@@ -70,6 +75,8 @@ async def test_an_assistant_reads_and_previews_and_changes_nothing(
                 "2024-01-02",
                 "5 more",
             ]
+            found = await answer(one, "batches", table="t", unordered=True)
+            assert [batch["name"] for batch in found] == ["apart"]
             found = await answer(one, "operations", table="t", states=["running"])
             assert [row["name"] for row in found] == [operation]
             shown = await answer(one, "operation", operation=operation)
@@ -91,13 +98,13 @@ async def test_an_assistant_reads_and_previews_and_changes_nothing(
             assert [column["name"] for column in preview["columns"]][:2] == ["id", "kind"]
             kind, refused = await answer(one, "preview", table="t", argument={"paths": ["/nowhere"]})
             assert (kind, json.loads(refused)["error"]["code"]) == ("error", "SOURCE_UNREADABLE")
-            kind, refused = await answer(one, "why", table="other")
+            kind, refused = await answer(one, "why", table="idel")
             error = json.loads(refused)["error"]
-            assert (kind, error["code"]) == ("error", "TABLE_NOT_FOUND")
-            assert error["hint"]
-            kind, refused = await answer(one, "tables", limit=0)
-            assert kind == "error"
-            assert "limit" in refused
+            assert (kind, error["code"], error["hint"]) == ("error", "TABLE_NOT_FOUND", "did you mean idle?")
+            for wrong in ({"limit": 0}, {"state": ["failed"]}):
+                kind, refused = await answer(one, "operations", **wrong)
+                assert kind == "error"
+                assert next(iter(wrong)) in refused
         assert await kept(client) == before
 
 
