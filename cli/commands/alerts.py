@@ -79,12 +79,15 @@ def run(
 def list_alerts(etcd: Etcd, out: WithOutput, late_after: LateAfter = None) -> None:
     """Show the alerts that stand, the oldest first, and when each was sent.
 
-    Connects to etcd directly. Failures are in it once they were sent, until the next success.
+    Connects to etcd directly. Failures are in it once they were sent, until the next success; late watermarks
+    only with --late-after.
 
-    Example: distop alert list --etcd 127.0.0.1:2379
+    Example: distop alert list --etcd 127.0.0.1:2379 --late-after 24h
     """
     alerts = asyncio.run(_current(etcd.config(), _lateness(late_after or ())))
     out.listed("alerts", [_shown(alert) for alert in alerts], 0)
+    if not late_after:
+        out.note("late watermarks are not looked for: add --late-after 24h")
 
 
 async def _current(config: EtcdConfig, lateness: Lateness) -> list[AlertRecord]:

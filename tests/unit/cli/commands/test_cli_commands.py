@@ -29,6 +29,7 @@ from distop.errors import (
     TablePaused,
 )
 from distop.metastore.etcd.embedded import free_port
+from distop.metastore.records.table import AlertRecord
 from distop.proto import distop_pb2 as pb
 from distop.proto.identity import own_version
 from support.services.fake_service import FakeService, serving_in_thread
@@ -787,6 +788,19 @@ def test_an_error_is_two_lines_and_its_exit_code(service: FakeService, error: Di
         "details": {},
         "exit_code": code,
     }
+
+
+@pytest.mark.parametrize("options", [(), ("--late-after", "24h")])
+def test_a_list_of_alerts_that_leaves_out_late_watermarks_says_so(
+    options: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def no_alerts(*_: object) -> list[AlertRecord]:
+        return []
+
+    monkeypatch.setattr("distop.cli.commands.alerts.current_alerts", no_alerts)
+    result = run("alert", "list", *options)
+    assert result.exit_code == 0
+    assert ("--late-after" in result.output) is not bool(options)
 
 
 def test_an_outage_is_told_within_the_timeout(service: FakeService) -> None:
