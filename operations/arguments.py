@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
 import msgspec
 
-from distop.errors import InvalidArgument
+from distop.errors import InvalidArgument, shortened
 from distop.metastore.records.record import convert
 
 T = TypeVar("T")
@@ -40,9 +40,7 @@ def parse(raw: Mapping[str, Any], kind: type[T], label: str, *, below: str = "")
     known = [field.name for field in dataclasses.fields(kind)] if dataclasses.is_dataclass(kind) else raw
     for name in raw:
         if name not in known:  # msgspec ignores them in a dataclass
-            close = get_close_matches(name, known, 1)
-            hint = f"did you mean {close[0]}?" if close else f"it has {', '.join(known) or 'no fields'}"
-            raise invalid(name, f"the argument of {label} has no field {name!r}", hint)
+            raise invalid(name, f"the argument of {label} has no field {name!r}", _names_hint(name, known))
     try:
         return convert(dict(raw), kind)
     except msgspec.ValidationError as error:
@@ -51,7 +49,15 @@ def parse(raw: Mapping[str, Any], kind: type[T], label: str, *, below: str = "")
         field = match[1] if match else ""
         named = ".".join(name for name in (below, field) if name) or "argument"
         hint = _list_hint(raw.get(field), message)
+        if message.endswith(f"unknown field `{field}`"):  # of the argument itself, not of a part of it
+            hint = _names_hint(field, kind.__struct_encode_fields__)  # type: ignore[attr-defined]
     raise invalid(named, f"argument of {label}: {message}", hint) from None
+
+
+def _names_hint(name: str, known: Collection[str]) -> str:
+    if close := get_close_matches(name, known, 1):
+        return f"did you mean {close[0]}?"
+    return shortened(f"it has {', '.join(known) or 'no fields'}", 200)
 
 
 def _list_hint(value: Any, message: str) -> str:
