@@ -228,11 +228,23 @@ def _instead(
             hint=f"publish it: distop batch add {keys.name} {batch}",
             details={"table": keys.name, "batch": batch},
         )
-    if not record.argument and last.batch is None:
+    kept = record if record.argument else last.batch
+    if kept is None:
         raise errors.InvalidArgument(
             f"the argument of batch {batch!r} was not kept", hint="give it", details={"field": "argument"}
         )
-    kept = record if record.argument or last.batch is None else last.batch
+    if kept.type != record.type:
+        raise errors.InvalidArgument(
+            f"batch {batch!r} was applied by {kept.type!r}, whose argument is not one of {record.type!r}",
+            hint=f"give an argument, or --type {kept.type}",
+            details={"field": "type"},
+        )
+    if batches.REPLACES in record.argument:
+        raise errors.InvalidArgument(
+            f"batch {batch!r} replaces the rows of {last.operation}, which has applied it last",
+            hint="leave out --replaces",
+            details={"field": batches.REPLACES},
+        )
     return msgspec.structs.replace(
         record,
         argument={**kept.argument, batches.REPLACES: last.operation},

@@ -22,6 +22,7 @@ from support.refusals import refused
 from support.services.executing import runner
 from support.services.whole import Whole, coordinated
 from support.tables.publishing import local
+from support.waiting import eventually
 
 
 class Restated(DistributedOperation):
@@ -97,6 +98,25 @@ async def test_a_run_that_can_be_replaced_gets_the_name_of_the_earlier_one(
     await (await service.client.start("t", "noop", {"partitions": 0}, run="once")).result(timeout_s=60)
     with refused("again_of"):
         await service.client.start("t", "noop", {"partitions": 0}, run="once", again=True)
+
+
+async def test_a_batch_is_replaced_by_its_own_type_or_with_an_argument(
+    service: Whole, client: LossyClient
+) -> None:
+    """A3: an ingest with the argument of another type would block the table. What it replaces is its own."""
+    table = service.client.table("t")
+    async with runner(client, more=TYPES):
+        await table.enqueue("1", "restated", {})
+        await eventually(service.drained)
+        with refused("type", "'restated'"):
+            await table.replace_batch("1")
+        with refused("replaces", "t/restated/1"):
+            await table.replace_batch("1", {"replaces": "t/restated/0"}, type="restated")
+        await table.replace_batch("1", type="restated")
+        await eventually(service.drained)
+    batch = await table.batch("1")
+    facts = (await service.client.operation(batch.operation).get()).facts
+    assert (batch.operation, facts["replaced"]) == ("t/restated/2", "t/restated/1")
 
 
 async def test_an_index_of_a_users_type_is_published_and_its_column_kept_meanwhile(
