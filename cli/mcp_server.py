@@ -50,7 +50,12 @@ changes anything. Begin with `tables` and `why`. An operation is named table/typ
 code and a hint. Hints and remedies name commands of the command line: a person runs those. What a list
 leaves out is counted by its last item, "N more"."""
 
-Limit = Annotated[int, Field(ge=1, le=MOST_ITEMS, description="The most items of each list.")]
+Limit = Annotated[
+    int,
+    Field(
+        ge=1, le=MOST_ITEMS, description="The most items of each list. Those within an item have 50 or more."
+    ),
+]
 State = Literal["running", "committing", "aborting", "succeeded", "failed", "cancelled"]
 
 
@@ -196,30 +201,34 @@ def _answering(call: Callable[P, Any], suggest: Callable[[DistopError], None]) -
 
 
 def answer_text(result: Any, limit: int) -> str:
-    """A result as JSON of at most :data:`MOST_ANSWER` characters and ``limit`` items of each list."""
+    """A result as JSON of at most :data:`MOST_ANSWER` characters and ``limit`` items of each list.
+
+    A list within an item has :data:`ITEMS` or more, if they fit: with fewer keys a merge would be another.
+    """
     if isinstance(result, Iterator):
         result = list(islice(result, MOST_COUNTED + 1))
     value = plain(result)
     for items, characters in _SHORTER:
-        text = json.dumps(_cut(value, min(limit, items), characters))
+        text = json.dumps(_cut(value, min(limit, items), min(max(limit, ITEMS), items), characters))
         if len(text) <= MOST_ANSWER:
             break
     return text[:MOST_ANSWER]
 
 
-def _cut(value: Any, items: int, characters: int) -> Any:
+def _cut(value: Any, items: int, inside: int, characters: int) -> Any:
+    """A value with ``items`` of each list, and ``inside`` of each list within an item of one."""
     match value:
         case str():
             return shortened(value, characters)
         case list():
             left = len(value) - items
             more = [_more(left, len(value))] if left > 0 else []
-            return [_cut(item, items, characters) for item in value[:items]] + more
+            return [_cut(item, inside, inside, characters) for item in value[:items]] + more
         case dict():
             entries = islice(value.items(), _FIELDS)
             left = len(value) - _FIELDS
             rest = {"...": _more(left, len(value))} if left > 0 else {}
-            return {name: _cut(item, items, characters) for name, item in entries} | rest
+            return {name: _cut(item, items, inside, characters) for name, item in entries} | rest
     return value
 
 

@@ -118,6 +118,9 @@ def test_an_answer_is_bounded_and_counts_what_it_leaves_out() -> None:
     """The longest list and the longest text make no long answer; it stays JSON."""
     assert json.loads(mcp_server.answer_text([1, 2, 3], 2)) == [1, 2, "1 more"]
     assert json.loads(mcp_server.answer_text(iter(range(10_000)), 1)) == [0, "at least 2000 more"]
+    keys = {"keys": ["id", "day"]}  # an item is whole: one with a part of its keys would be another
+    assert json.loads(mcp_server.answer_text([keys, keys], 1)) == [keys, "1 more"]
+    assert json.loads(mcp_server.answer_text(keys, 1)) == {"keys": ["id", "1 more"]}
     wide = {f"column{number}": number for number in range(60)}
     assert json.loads(mcp_server.answer_text(wide, 1))["..."] == "10 more"
     long = [{"text": "word " * 10_000, "rows": ["x" * 5_000] * 20} for _ in range(100)]
