@@ -167,7 +167,7 @@ async def enqueue(
         for kv, existing in queued:
             known = known or _queued_before(record, existing, failed=kv is failed, republish=republish)
             if known is None and not is_copy and (existing.operation or not (kv is failed or anyway)):
-                anew = f"once it is applied, apply it anew: distop batch replace {keys.name} {batch}"
+                anew = f"once it is applied, give its new content to distop batch replace {keys.name} {batch}"
                 raise errors.BatchDiffers(
                     f"batch {batch!r} of table {keys.name!r} is "
                     f"{'being applied' if existing.operation else 'queued'} with different content",

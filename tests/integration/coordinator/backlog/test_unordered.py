@@ -80,7 +80,7 @@ async def test_an_unordered_batch_that_is_applied_holds_up_no_other_and_keeps_it
         await yard.put(name, "per_object", partitions=1)
     assert await eventually(lambda: yard.runs("a", "b"))
     assert await yard.put("a", "per_object", partitions=1) == "already queued"
-    with pytest.raises(BatchDiffers, match=r"being applied.*distop batch replace"):
+    with pytest.raises(BatchDiffers, match=r"being applied.*give its new content to distop batch replace"):
         await yard.put("a", "per_object", partitions=2)
     with pytest.raises(PreconditionFailed, match="distop operation cancel t/per_object/"):
         await yard.sdk.table("t").remove_batch("a")
