@@ -29,6 +29,7 @@ from distop.cli.output.texts import (
     failed_partitions,
     fields_of,
     index_line,
+    lines_of,
     paused,
     seconds_since,
     series_line,
@@ -425,7 +426,7 @@ class HumanOutput(Output):
             self._out.print(f"{title} {facts['version']}")
             return
         self._out.print(Text(title, "bold"))
-        self._screen.pairs([(name, text_of(value)) for name, value in facts.items()])
+        self._screen.pairs([(name, lines_of(value)) for name, value in facts.items()])
         for hint in hints:
             self._out.print(hint, soft_wrap=True)
 

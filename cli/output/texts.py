@@ -133,7 +133,14 @@ def number_of(count: int | None) -> str:
 
 def arguments_of(argument: Mapping[str, Any]) -> list[tuple[str, str]]:
     """An argument, as a pair of a name and lines."""
-    return [("argument", "\n".join(f"{name}: {text_of(value)}" for name, value in argument.items()))]
+    return [("argument", lines_of(argument))]
+
+
+def lines_of(value: Any) -> str:
+    """A value of JSON: an object has a line for each of its names."""
+    if isinstance(value, Mapping):
+        return "\n".join(f"{name}: {text_of(item)}" for name, item in value.items())
+    return text_of(value)
 
 
 def event_lines(operation: Operation) -> str:
@@ -281,7 +288,7 @@ def _field(value: Any) -> Any:
         case Staged():
             return f"{value.batch} on {value.branch}"
         case Mapping():
-            return "\n".join(f"{name}: {text_of(item)}" for name, item in value.items())
+            return lines_of(value)
         case tuple():
             return Text("\n").join(
                 text if isinstance(text, Text) else Text(shown(text)) for text in map(_field, value)

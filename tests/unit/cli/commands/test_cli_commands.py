@@ -273,6 +273,9 @@ def test_a_backfill_names_its_batch_in_a_path_or_an_option(
         }
         for day in ("01", "02")
     }
+    lines = run("batch", "backfill", "t", "/in/{{ batch }}", "--not-null", "id", *days).stdout.splitlines()
+    told = "2024-01-02: paths=/in/2024-01-02, checks=rules=not_null=id"
+    assert told in [line.strip() for line in lines]  # an argument has a line of its own
     refused = run("batch", "backfill", "t", "/in/all.csv", *days)
     assert (refused.exit_code, "as in /data/{{ batch }}" in refused.stderr) == (2, True)
 
