@@ -20,6 +20,7 @@ from distop.client.calls import new_call_id
 from distop.client.model import Model
 from distop.client.operations import OperationFailed
 from distop.errors import BatchDiffers, BatchLate, Cancelled, InvalidArgument, NotFound, PreconditionFailed
+from distop.proto.commands import to_unblock
 
 MAX_BATCHES = 10_000
 """Most batches of one backfill: as many as a table remembers by name."""
@@ -197,7 +198,7 @@ class Backfill(Model):
                 f"table {self.table!r} is blocked by batch {block.batch!r}: "
                 f"{block.error.code}: {block.error.message}",
                 hint="remove the cause, and run the backfill again with --retry-failed; or decide: "
-                f"distop batch retry|skip {self.table} {block.batch}",
+                + to_unblock(self.table, block.batch),
                 details={"table": self.table, "batch": block.batch, "cause": block.error.code},
             )
         if self.done and self.absent:
@@ -393,6 +394,6 @@ def _failed(ordering: Ordering, known: Mapping[str, Batch]) -> str:
     why = "its rows may be in the table" if batch.in_doubt else "it may have been applied before"
     raise PreconditionFailed(
         f"batch {block.batch!r} of table {ordering.table!r} is not retried: {why}",
-        hint=f"decide about it: distop batch retry|skip {ordering.table} {block.batch}",
+        hint=f"decide about it: {to_unblock(ordering.table, block.batch)}",
         details={"table": ordering.table, "batch": block.batch},
     )

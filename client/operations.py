@@ -13,6 +13,7 @@ from distop.client.connection import make_request
 from distop.client.model import Model, ModelEnum
 from distop.errors import Cancelled, DistopError, InvalidArgument, JobFailed, Kind, error_class
 from distop.proto import distop_pb2 as pb
+from distop.proto.commands import to_resolve
 from distop.proto.json_text import to_json
 
 
@@ -129,11 +130,6 @@ class Completion(Model):
     until: datetime | None = None
     """The last attempt is the first one that is to be made at or after this time."""
 
-    @property
-    def decisions(self) -> str:
-        """The possible decisions, as arguments of ``distop operation resolve``."""
-        return "retry|skip|abort" if self.skippable else "retry|abort"
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Event(Model):
@@ -237,7 +233,7 @@ class Operation(Model):
             raise OperationParked(
                 f"{self.name} is parked after {self.completion.attempts} failed attempts{why}",
                 hint="remove the cause and decide: "
-                f"distop operation resolve {self.name} {self.completion.decisions}",
+                + to_resolve(self.name, skippable=self.completion.skippable),
                 details={"operation": self.name} | ({"cause": cause.code} if cause else {}),
             )
         if self.state not in (OperationState.FAILED, OperationState.CANCELLED):

@@ -52,6 +52,7 @@ from distop.client import (
     Watermarks,
 )
 from distop.errors import DistopError
+from distop.proto.commands import to_unblock
 from distop.proto.json_text import LINKS, duration, links_of, printable, series_of, text_of
 
 if TYPE_CHECKING:
@@ -414,9 +415,7 @@ class HumanOutput(Output):
         if answer.operation:
             self.note(f"by {answer.operation}")
         if answer.late:
-            self.note(
-                f"it is late and blocks the table: distop batch retry|skip {answer.table} {answer.batch}"
-            )
+            self.note(f"it is late and blocks the table: {to_unblock(answer.table, answer.batch)}")
 
     def _explanation(self, explanation: Explanation) -> None:
         self._out.print(printable(f"{explanation.table}: {explanation.sentence}"), soft_wrap=True)

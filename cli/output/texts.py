@@ -25,6 +25,7 @@ from distop.client import (
     TableContent,
 )
 from distop.client.model import Model
+from distop.proto.commands import to_resolve
 from distop.proto.json_text import in_bytes, printable, series_of, text_of, violations_of
 
 if TYPE_CHECKING:
@@ -173,7 +174,7 @@ def state_of(operation: Operation, *, decide: bool = False) -> str:
     bad = operation.facts.get("badRows") if "quarantine" in operation.facts else None
     state = f"{operation.state.value}, {text_of(bad)} quarantined" if bad else operation.state.value
     if operation.completion is not None and operation.parked:
-        command = f"distop operation resolve {operation.name} {operation.completion.decisions}"
+        command = to_resolve(operation.name, skippable=operation.completion.skippable)
         return f"{state} (parked: {command})" if decide else f"{state} (parked)"
     if operation.cancel_requested and not operation.done:
         return f"{state} (cancel requested)"

@@ -12,7 +12,7 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from distop.coordinator.views.why import cut, many, span, to_resolve
+from distop.coordinator.views.why import cut, many, span
 from distop.errors import CorruptRecord
 from distop.metastore.backlog.batches import ordering_of
 from distop.metastore.etcd.client import EtcdClient
@@ -23,6 +23,7 @@ from distop.metastore.records.operation import CompletionRecord, HistoryRecord
 from distop.metastore.records.record import decode, readable
 from distop.metastore.records.table import AlertRecord, AuditRecord
 from distop.metastore.tables.registry import table_names
+from distop.proto.commands import to_resolve, to_unblock
 
 FAILED, PARKED, BLOCKED, LATE = "failed", "parked", "blocked", "late"
 WAITING = "waiting"
@@ -111,7 +112,7 @@ def blocked(table: str, ordering: KeyValue, delivered: Mapping[str, AlertRecord]
                 since=block.at,
                 code=block.code,
                 message=cut(block.error),
-                command=f"distop batch retry|skip {table} {block.batch}",
+                command=to_unblock(table, block.batch),
             )
 
 

@@ -15,6 +15,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from distop.errors import CorruptRecord, SourceIncomplete, shortened
 from distop.metastore.records.operation import OperationOptions
 from distop.proto import distop_pb2 as pb
+from distop.proto.commands import command, to_resolve, to_unblock
 
 SILENCE_S = 30.0
 """Seconds without a finished job after which the sentence says so."""
@@ -85,7 +86,7 @@ def why(
     if table is not None and (rewritten := table.ordering.rewritten):
         others = f", and {many(len(rewritten) - 1, 'other batch', 'other batches')}" if rewritten[1:] else ""
         sentence = f"batch {rewritten[0]} was written again since it was applied{others}: "
-        sentence += f"distop batch replace {table.name} {rewritten[0]}"
+        sentence += command("replace-batch", table.name, rewritten[0])
         reason = Reason(reason.mood, f"{reason.sentence}; {sentence}")
     calls = [
         (serving, call)
@@ -120,8 +121,8 @@ def _without_calls(
     if table is not None and table.HasField("pause"):
         held = len([other for other in running if other.state == pb.RUNNING]) + also_running
         waits = f", {many(held, 'operation')} held" if held else ""
-        by = held_by(table.pause, now)
-        return Reason(Mood.PAUSED, f"paused{by}: nothing starts{waits}; distop table resume {table.name}")
+        by, resume = held_by(table.pause, now), command("resume-table", table.name)
+        return Reason(Mood.PAUSED, f"paused{by}: nothing starts{waits}; {resume}")
     fed = _fed(table, leader, members) if table is not None else None
     if not running:
         if also_running:
@@ -196,8 +197,8 @@ def _fed(table: pb.Table, leader: str, members: Sequence[pb.Member]) -> Reason |
         return _led(f"batch {first} is being applied", "end it", leader, members)
     error, failed = table.next_batch_error, table.next_batch_attempts
     if error.code == SourceIncomplete.code:
-        text = f"batch {first} waits for its source: {cut(error.message)}; distop batch remove {name} {first}"
-        return Reason(Mood.WAITING, f"{text} withdraws it")
+        text = f"batch {first} waits for its source: {cut(error.message)}"
+        return Reason(Mood.WAITING, f"{text}; to withdraw it: {command('remove-batch', name, first)}")
     if error.code and not failed:
         return Reason(Mood.STUCK, f"batch {first} cannot be read: {error.code}: {cut(error.message)}")
     if failed:
@@ -216,31 +217,30 @@ def why_held(table: str, ordering: pb.Ordering, first: str) -> Reason | None:
     if ordering.HasField("blocked"):
         batch, error = ordering.blocked.batch, ordering.blocked.error
         sentence = f"batch {batch} blocks the table: {error.code}: {cut(error.message)}"
-        return Reason(Mood.STUCK, sentence, f"distop batch retry|skip {table} {batch}")
+        return Reason(Mood.STUCK, sentence, to_unblock(table, batch))
     if ordering.held_by:
         return Reason(
             Mood.STUCK,
             f"{ordering.held_by} has rolled batches back: none is applied until it is said what becomes of "
             "them",
-            f"distop batch list {table}, skip those not wanted, distop backlog open {table}",
+            f"{command('batches', table)}, skip those not wanted, {command('open-gate', table)}",
         )
     if ordering.awaiting:
         batch, staged = ordering.awaiting, ordering.staged
-        approve = f"distop batch approve {table} {batch}"
         if staged.batch == batch:
-            on = f"--branch {staged.branch}"
             return Reason(
                 Mood.STUCK,
                 f"batch {batch} is on branch {staged.branch}, written by {staged.operation}, and waits for "
                 "approval to be published",
-                f"look at it: distop table validate {table} {on} --rule ..., or read the branch; "
-                f"{approve} {on}, or distop batch retry|skip {table} {batch}",
+                f"look at it: {command('validate-branch', table, staged.branch)}, or read the branch; "
+                f"{command('approve-branch', table, batch, staged.branch)}, or {to_unblock(table, batch)}",
             )
         comes = f" before {first} can come" if first else ""
-        return Reason(Mood.STUCK, f"batch {batch} waits for approval{comes}", approve)
+        waits = f"batch {batch} waits for approval{comes}"
+        return Reason(Mood.STUCK, waits, command("approve-batch", table, batch))
     if first and ordering.gate != "open":
         sentence = f"its gate is closed, and batches are collected from {first} on"
-        return Reason(Mood.STUCK, sentence, f"distop backlog open {table}")
+        return Reason(Mood.STUCK, sentence, command("open-gate", table))
     return None
 
 
@@ -254,7 +254,7 @@ def _failed_batches(table: pb.Table) -> Reason | None:
     return Reason(
         Mood.STUCK,
         f"batch {block.batch} has failed{others}: {block.error.code}: {cut(block.error.message)}; "
-        f"distop batch retry|skip {table.name} {block.batch}",
+        + to_unblock(table.name, block.batch),
     )
 
 
@@ -314,11 +314,6 @@ def executors_among(members: Sequence[pb.Member]) -> dict[str, Collection[str]]:
     return {member.id: member.types for member in members if member.role == "executor"}
 
 
-def to_resolve(operation: str, *, skippable: bool) -> str:
-    """The command for the possible decisions about an operation that is parked."""
-    return f"distop operation resolve {operation} {'retry|skip|abort' if skippable else 'retry|abort'}"
-
-
 def _too_many_failed(operation: pb.Operation) -> bool:
     options = OperationOptions(max_failed_partitions=operation.max_failed_partitions)
     return options.too_many_failed(operation.jobs.failed, operation.jobs.total)
@@ -347,7 +342,7 @@ def why_operation(operation: pb.Operation, leader: str, members: Sequence[pb.Mem
             return Reason(Mood.STUCK, unknown, "upgrade distop here")
         case Need.RESUME:
             paused = f"{name} is paused{held_by(operation.pause, now)}: {_done(operation)}"
-            return Reason(Mood.PAUSED, paused, f"distop operation resume {operation.name}")
+            return Reason(Mood.PAUSED, paused, command("resume", operation.name))
         case Need.JOBS:
             return _running(operation, members, now)
         case Need.LEASE:
@@ -419,7 +414,7 @@ def _calling(operation: pb.Operation, leader: str, members: Sequence[pb.Member],
         f"{short_name(operation)} is {phase}{failing}: {completion.running} runs for {since} and may hang"
     )
     reason = _led(sentence, "go on", leader, members)
-    decide = f"distop operation resolve {operation.name} abort ends it" if commits else ""
+    decide = f"to end it: {command('abort', operation.name)}" if commits else ""
     return Reason(max(reason.mood, Mood.WAITING), reason.sentence, decide)
 
 

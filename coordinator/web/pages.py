@@ -22,10 +22,11 @@ from distop.coordinator.state.grid import JobGrid, Outcomes
 from distop.coordinator.views import messages, why
 from distop.coordinator.views.why import Need, many
 from distop.coordinator.web import actions, charts, reads
-from distop.coordinator.web.actions import Action, command
+from distop.coordinator.web.actions import Action
 from distop.coordinator.web.reads import Failure, grouped
 from distop.proto import distop_pb2 as pb
 from distop.proto import json_text
+from distop.proto.commands import command
 from distop.proto.json_text import LINKS, from_json, links_of, printable, text_of, violations_of
 
 
@@ -295,4 +296,4 @@ def _defined_in(module: ModuleType) -> dict[str, Any]:
 # What templates may call: whatever these modules define.
 for _module in (json_text, messages, why, charts, actions, reads, sys.modules[__name__]):
     ENVIRONMENT.globals |= _defined_in(_module)
-ENVIRONMENT.globals |= {"pb": pb, "typed": actions.command, "utc": partial(datetime.fromtimestamp, tz=UTC)}
+ENVIRONMENT.globals |= {"pb": pb, "typed": command, "utc": partial(datetime.fromtimestamp, tz=UTC)}

@@ -51,19 +51,20 @@ def problem(text: str) -> str:
 
     Only its noun, its verb and its options are looked at: anything else may be a placeholder, or belong to
     the sentence. ``text`` begins behind ``distop``.
-    ``retry|skip`` are two verbs.
+    ``retry|skip`` is a pipe, and no choice of two.
     """
     command: Any = _tree()
     rest, path = text, "distop"
     while hasattr(command, "commands"):
-        verbs = re.match(r"\s+([a-z|-]+)", rest)
-        if verbs is None:
+        verb = re.match(r"\s+([a-z-]+)", rest)
+        if verb is None:
             return ""  # a noun on its own, or with a placeholder for its verb
-        for verb in verbs[1].split("|"):
-            if verb not in command.commands:
-                return f"{path} has no {verb}"
-        command, rest, path = command.commands[verb], rest[verbs.end() :], f"{path} {verb}"
+        if verb[1] not in command.commands:
+            return f"{path} has no {verb[1]}"
+        command, rest, path = command.commands[verb[1]], rest[verb.end() :], f"{path} {verb[1]}"
     options = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
     line = rest[: END.search(rest).start()]  # type: ignore[union-attr]
+    if rest.startswith("|", len(line)) and not line.endswith(" "):
+        return f"{path}{line} is piped"
     unknown = [word for word in re.findall(r"(?<=\s)--[a-z][a-z-]*", line) if word not in options]
     return f"{path} has no {', '.join(unknown)}" if unknown else ""

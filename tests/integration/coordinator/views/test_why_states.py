@@ -232,7 +232,7 @@ async def completion_fails(world: World, table: str) -> None:
 @state(
     "stuck",
     rf"hooked/1 is parked after 1 failed attempt since {SHORTLY}: .*not yet; remove the cause and decide: "
-    r"distop operation resolve parked/hooked/1 retry\|abort",
+    "distop operation resolve parked/hooked/1 retry, or distop operation resolve parked/hooked/1 abort",
 )
 async def parked(world: World, table: str) -> None:
     await world.start(table, "hooked", 0, argument={"raises": 100}, retry_for_s=0)
@@ -271,7 +271,7 @@ async def awaiting_approval_of_the_last(world: World, table: str) -> None:
 @state(
     "stuck",
     "batch a blocks the table: INVALID_ARGUMENT: partitions must lie .*; "
-    r"distop batch retry\|skip blocked_by_a_failure a",
+    "distop batch retry blocked_by_a_failure a, or distop batch skip blocked_by_a_failure a",
 )
 async def blocked_by_a_failure(world: World, table: str) -> None:
     await world.queue(table, partitions=-1)
@@ -280,7 +280,7 @@ async def blocked_by_a_failure(world: World, table: str) -> None:
 @state(
     "stuck",
     "batch a blocks the table: BATCH_LATE: it sorts before 'b', which was already applied or skipped; "
-    r"distop batch retry\|skip blocked_by_a_late_one a",
+    "distop batch retry blocked_by_a_late_one a, or distop batch skip blocked_by_a_late_one a",
 )
 async def blocked_by_a_late_one(world: World, table: str) -> None:
     await world.queue(table, "b")
@@ -291,7 +291,7 @@ async def blocked_by_a_late_one(world: World, table: str) -> None:
 @state(
     "stuck",
     "batch a blocks the table: UNKNOWN_OPERATION_TYPE: .*strange.*; "
-    r"distop batch retry\|skip blocked_by_an_unknown_type a",
+    "distop batch retry blocked_by_an_unknown_type a, or distop batch skip blocked_by_an_unknown_type a",
 )
 async def blocked_by_an_unknown_type(world: World, table: str) -> None:
     keys = world.store.keyspace.table(table)
@@ -300,8 +300,8 @@ async def blocked_by_an_unknown_type(world: World, table: str) -> None:
 
 @state(
     "stuck",
-    r"batch a blocks the table: .*; distop batch retry\|skip blocked_while_another_runs a; "
-    "1 operation running",
+    "batch a blocks the table: .*; distop batch retry blocked_while_another_runs a, "
+    "or distop batch skip blocked_while_another_runs a; 1 operation running",
 )
 async def blocked_while_another_runs(world: World, table: str) -> None:
     await world.queue(table, partitions=-1)

@@ -132,6 +132,7 @@ def test_a_state_says_what_holds_it() -> None:
         update(2, 2, state="committing").operation, completion=Completion(parked=True, skippable=True)
     )
     assert state_of(parked) == "committing (parked)"
-    decide = f"committing (parked: distop operation resolve {NAME} retry|skip|abort)"
+    resolve = f"distop operation resolve {NAME}"
+    decide = f"committing (parked: {resolve} retry, or {resolve} skip, or {resolve} abort)"
     assert state_of(parked, decide=True) == decide
     assert state_of(replace(update(2).operation, cancel_requested=True)) == "running (cancel requested)"

@@ -3,8 +3,9 @@
 import pytest
 
 from distop.coordinator.access.rights import RIGHTS
-from distop.coordinator.web.actions import COMMANDS, VERBS, of_batch, of_operation, of_table
+from distop.coordinator.web.actions import VERBS, of_batch, of_operation, of_table
 from distop.proto import distop_pb2 as pb
+from distop.proto.commands import COMMANDS
 
 PARKED = pb.Completion(parked=True, attempts=5, step="s", error=pb.OperationError(code="CRASHED"))
 
