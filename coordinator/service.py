@@ -55,7 +55,7 @@ from distop.metastore.operations.starting import BRIEFLY_S, REMEMBER_S
 from distop.metastore.records.member import HeldUp, LongCall
 from distop.metastore.tables.audit import Denials
 from distop.operations.registry import Registry
-from distop.process.loop import cancel_all, kept_running, notify_manager, settle_heap
+from distop.process.loop import cancel_all, kept_running, log_failure, notify_manager, settle_heap
 from distop.process.template import NotLoaded
 from distop.process.tls import GRACE_S, MAX_AGE_S, AddressInUse, Tls, TlsConfig, check_address
 from distop.process.tracing import Tracer
@@ -299,7 +299,7 @@ class Coordinator:
                     await _either(self._stop.wait(), asyncio.sleep(RETRY_S))
                 except DistopError as error:
                     # etcd unreachable or full, a lease lost before its first use: all of it is transient.
-                    log.warning("incarnation_failed", extra={"code": error.code, "error": str(error)})
+                    log_failure(log, "incarnation_failed", error, code=error.code)
                     await _either(self._stop.wait(), asyncio.sleep(RETRY_S))
         finally:
             for task in helpers:

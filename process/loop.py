@@ -17,7 +17,7 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from distop.errors import DistopError
+from distop.errors import EtcdUnavailable, defect_of
 
 _NOTIFY_S = 1.0
 
@@ -49,11 +49,23 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
 """Back-off before it is started again, doubled each time until it has run for the longest."""
 
 
+def log_failure(log: logging.Logger, event: str, error: BaseException, **fields: object) -> None:
+    """Log the error of what is tried again: a defect with its trace, another one as a warning.
+
+    That etcd does not answer is only for debugging: its client says that once for all that wait for it.
+    """
+    defect = defect_of(error)
+    level = logging.WARNING if defect is None else logging.ERROR
+    if type(error) is EtcdUnavailable:
+        level = logging.DEBUG
+    log.log(level, event, extra={**fields, "error": str(error)}, exc_info=defect)
+
+
 async def kept_running(name: str, follower: Callable[[], Awaitable[None]]) -> None:
     """Run a follower until cancelled, and end then, even if it fails at that moment. It must begin from the
     present state: nothing is kept from before.
 
-    An error of etcd is logged as a warning, a defect as an error with its trace.
+    An error is logged by :func:`log_failure`.
     """
     pause, clock = FIRST_PAUSE_S, asyncio.get_running_loop().time
     while True:
@@ -62,9 +74,7 @@ async def kept_running(name: str, follower: Callable[[], Awaitable[None]]) -> No
         # Python 3.13 a TaskGroup whose task fails at that moment swallows it, and raises the error instead.
         [error] = await asyncio.gather(follower(), return_exceptions=True)
         if error is not None:
-            defect = None if isinstance(error, DistopError) else error
-            level = logging.WARNING if defect is None else logging.ERROR
-            log.log(level, "follower_failed", extra={"follower": name, "error": str(error)}, exc_info=defect)
+            log_failure(log, "follower_failed", error, follower=name)
         if clock() - began > LONGEST_PAUSE_S:
             pause = FIRST_PAUSE_S
         await asyncio.sleep(pause * random.uniform(0.5, 1.0))

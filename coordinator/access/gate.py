@@ -26,7 +26,7 @@ from distop.metastore.records.names import OperationId, check_table_name
 from distop.metastore.tables.audit import Actor, Denials, acting, audit_put
 from distop.operations.api import Role
 from distop.operations.registry import Registry
-from distop.process.loop import kept_running
+from distop.process.loop import kept_running, log_failure
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ class Policies:
                 try:
                     await self.read()
                 except errors.DistopError as error:
-                    log.warning("policy_not_read", extra={"code": error.code, "error": str(error)})
+                    log_failure(log, "policy_not_read", error, code=error.code)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(REREAD_S):
                         await woken.wait()

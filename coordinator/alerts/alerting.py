@@ -46,7 +46,7 @@ from distop.metastore.records.operation import HistoryRecord
 from distop.metastore.records.record import decode, encode, readable
 from distop.metastore.records.table import AlertCursor, AlertRecord
 from distop.metastore.tables.registry import table_names
-from distop.process.loop import kept_running, notify_manager
+from distop.process.loop import kept_running, log_failure, notify_manager
 
 log = logging.getLogger(__name__)
 
@@ -220,7 +220,7 @@ class Alerting:
                     try:
                         await self._look(self._followed)
                     except DistopError as error:
-                        log.warning("alerts_not_sent", extra={"code": error.code, "error": str(error)})
+                        log_failure(log, "alerts_not_sent", error, code=error.code)
                 pause_s = max(self._config.every_s, SHARE * self._reads_s)
                 await asyncio.sleep(pause_s if self._followed is not None else LISTING_S)
         finally:

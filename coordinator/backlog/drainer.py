@@ -40,6 +40,7 @@ from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import OperationArg, OperationOptions
 from distop.metastore.records.record import decode, encode
 from distop.operations.api import DistributedOperation, Staging
+from distop.process.loop import log_failure
 
 log = logging.getLogger(__name__)
 
@@ -121,9 +122,7 @@ class Drainer:
                 raise
             except Exception as error:
                 # No etcd, or no thread to plan: not the batch's fault.
-                defect = None if isinstance(error, errors.DistopError) else error
-                fields = {"table": self._keys.name, "error": str(error)}
-                log.warning("backlog_waits", extra=fields, exc_info=defect)
+                log_failure(log, "backlog_waits", error, table=self._keys.name)
                 # Whatever comes meanwhile would meet the same.
                 await asyncio.sleep(
                     min(FIRST_PAUSE_S * 2.0**failures, LONGEST_PAUSE_S) * random.uniform(0.5, 1.0)

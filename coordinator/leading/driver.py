@@ -39,7 +39,7 @@ from distop.metastore.records.keyspace import OperationKeys
 from distop.metastore.records.names import OperationId, escape, prefix_end
 from distop.metastore.records.operation import RUNNING, ErrorRecord, JobCountsRecord, OperationArg
 from distop.metastore.records.record import decode, encode
-from distop.process.loop import cancel_all
+from distop.process.loop import cancel_all, log_failure
 from distop.process.tracing import Span
 
 log = logging.getLogger(__name__)
@@ -534,14 +534,8 @@ class TableDriver:
                 # Nothing has failed: the index of what is paused will show it, unless its entry was removed.
                 return
             self._services.metrics.action_failed(slot.tracked.arg.type, error)
-            defect = None if isinstance(error, errors.DistopError) else error
             fields = {"operation": str(slot.tracked.arg.id), "failures": slot.failures, "retry_in_s": pause}
-            log.log(
-                logging.WARNING if defect is None else logging.ERROR,
-                "operation_action_failed",
-                extra={**self._term.fields, **fields, "error": str(error)},
-                exc_info=defect,
-            )
+            log_failure(log, "operation_action_failed", error, **self._term.fields, **fields)
 
     async def _traced(self, tracked: Tracked, action: Action) -> None:
         with self._services.tracer.inside(tracked.arg.trace):

@@ -40,7 +40,7 @@ from distop.metastore.records.member import LeaderRecord, MemberRecord
 from distop.metastore.records.record import decode, readable
 from distop.metastore.records.table import DropRecord
 from distop.metastore.tables.registry import finish_drop
-from distop.process.loop import cancel_all, kept_running
+from distop.process.loop import cancel_all, kept_running, log_failure
 
 DROPS_EVERY_S = 10.0
 """Seconds between two checks. A tombstone that is present in two of them was abandoned, not just created."""
@@ -67,7 +67,7 @@ async def finish_drops(client: EtcdClient, prefers_me: Callable[[str], bool], in
             try:
                 tombstones = (await client.scan(prefix)).kvs
             except DistopError as error:
-                log.warning("tombstones_not_read", extra={"error": str(error)})
+                log_failure(log, "tombstones_not_read", error)
                 continue
             looks = {
                 entry: looks.get(entry, 0) + 1 for entry in ((kv.key, kv.mod_revision) for kv in tombstones)
@@ -374,10 +374,7 @@ class Leadership:
                 return
             except Exception as error:
                 # Whatever the error, the table is tried again, after a pause.
-                defect = None if isinstance(error, DistopError) else error
-                level = logging.WARNING if defect is None else logging.ERROR
-                fields = {"table": table, "error": str(error)}
-                log.log(level, "leadership_failed", extra=fields, exc_info=defect)
+                log_failure(log, "leadership_failed", error, table=table)
                 await asyncio.sleep(RETRY_S)
 
     async def _drive(self, table: str, epoch: Epoch) -> None:
@@ -432,7 +429,7 @@ class Leadership:
             try:
                 await resign(self._client, epoch)
             except (Unavailable, Busy) as error:
-                log.warning("resignation_failed", extra={"table": table, "error": str(error)})
+                log_failure(log, "resignation_failed", error, table=table)
                 await asyncio.sleep(RETRY_S)
             else:
                 log.info("leadership_resigned", extra={"table": table, "epoch": epoch.revision})

@@ -41,6 +41,7 @@ from distop.metastore.records.table import Head, TableRecord
 from distop.metastore.tables.schedules import After, ScheduleRecord, agenda_of, all_of, name_in
 from distop.metastore.tables.watermarks import read_mark
 from distop.operations.api import DistributedOperation
+from distop.process.loop import log_failure
 
 log = logging.getLogger(__name__)
 
@@ -129,10 +130,7 @@ class Ticker:
                 raise
             except Exception as error:
                 # No etcd, no thread to plan, or a defect: not the schedule's fault. Its tick waits.
-                defect = None if isinstance(error, errors.DistopError) else error
-                fields = {"table": self._keys.name, "error": str(error)}
-                level = logging.WARNING if defect is None else logging.ERROR
-                log.log(level, "schedules_wait", extra=fields, exc_info=defect)
+                log_failure(log, "schedules_wait", error, table=self._keys.name)
                 done = False
             if not done:
                 await asyncio.sleep(RETRY_S * random.uniform(0.1, 1.0))

@@ -22,6 +22,7 @@ from distop.metastore.etcd.watch import WatchBatch
 from distop.metastore.records.keyspace import Keyspace
 from distop.metastore.records.record import readable
 from distop.metastore.tables.schedules import AgendaRecord
+from distop.process.loop import log_failure
 
 log = logging.getLogger(__name__)
 
@@ -259,7 +260,7 @@ class Timekeeping:
             try:
                 read = await self._client.read_many(gets)
             except DistopError as error:
-                log.warning("heads_not_read", extra={"error": str(error)})
+                log_failure(log, "heads_not_read", error)
                 continue
             self._agenda.moved(
                 {get.key: read.single(index, get.key).mod_revision for index, get in enumerate(gets)}

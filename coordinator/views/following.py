@@ -35,6 +35,7 @@ from distop.metastore.etcd.config import within
 from distop.metastore.etcd.watch import WatchBatch, watch
 from distop.metastore.records.names import OperationId, prefix_end
 from distop.metastore.records.operation import PauseRecord
+from distop.process.loop import log_failure
 from distop.proto import distop_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -187,7 +188,7 @@ class Followed:
             self.error = error
             self.listed.set()
             self.notify()
-            log.info("follow_failed", extra={"operation": str(self.operation), "error": str(error)})
+            log_failure(log, "follow_failed", error, operation=str(self.operation))
             await asyncio.sleep(RETRY_S)
 
     async def _follow(self) -> None:

@@ -31,7 +31,7 @@ from distop.metastore.operations.jobs import (
 from distop.metastore.operations.runs import Run
 from distop.metastore.records.operation import ClaimRecord
 from distop.metastore.records.record import readable
-from distop.process.loop import cancel_all
+from distop.process.loop import cancel_all, log_failure
 
 log = logging.getLogger(__name__)
 
@@ -211,8 +211,7 @@ class ClaimDesk:
             try:
                 await self._release_nobodys()
             except Exception as error:
-                known = isinstance(error, DistopError)
-                log.warning("claims_not_released", extra={"error": str(error)}, exc_info=not known)
+                log_failure(log, "claims_not_released", error)
                 self._due.set()
                 await asyncio.sleep(_RETRY_S)
 

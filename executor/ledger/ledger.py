@@ -32,7 +32,7 @@ from distop.metastore.etcd.txn import Txn
 from distop.metastore.etcd.update import PATIENCE_S, settle
 from distop.metastore.operations import jobs
 from distop.metastore.operations.runs import Run
-from distop.process.loop import cancel_all
+from distop.process.loop import cancel_all, log_failure
 
 log = logging.getLogger(__name__)
 
@@ -192,11 +192,8 @@ class MarkBatcher:
             failure = (
                 error if isinstance(error, DistopError) else OutcomeUnknown(f"marking failed: {error!r}")
             )
-            operation = str(run.keys.operation)
             self.unanswered += len(marks)
-            log.warning(
-                "marks_unanswered", extra={"operation": operation, "marks": len(marks)}, exc_info=True
-            )
+            log_failure(log, "marks_unanswered", error, operation=str(run.keys.operation), marks=len(marks))
             for submitter, group in groupby(entries, key=itemgetter(0)):
                 submitter.unanswered([number for _, number, _ in group], failure)
             return

@@ -12,7 +12,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from distop.errors import Compacted, DistopError
+from distop.errors import Compacted
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Get, KeyValue, Txn
 from distop.metastore.etcd.update import PATIENCE_S, settle
@@ -21,7 +21,7 @@ from distop.metastore.operations.pausing import PauseIndex
 from distop.metastore.operations.runs import PAUSED, RUNNER_GONE, Run, why_over
 from distop.metastore.records.names import prefix_end
 from distop.metastore.records.operation import RUNNING
-from distop.process.loop import cancel_all, kept_running
+from distop.process.loop import cancel_all, kept_running, log_failure
 
 log = logging.getLogger(__name__)
 
@@ -138,11 +138,7 @@ class Oversight:
                 log.info("oversight_compacted", extra={"operation": str(watched.run.keys.operation)})
             except Exception as error:
                 # The run may be over or not, so keep asking.
-                log.warning(
-                    "oversight_failed",
-                    extra={"operation": str(watched.run.keys.operation), "error": str(error)},
-                    exc_info=not isinstance(error, DistopError),
-                )
+                log_failure(log, "oversight_failed", error, operation=str(watched.run.keys.operation))
                 await asyncio.sleep(_RETRY_S)
             known_at = 0
         self._notify(watched, reason)

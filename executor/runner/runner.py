@@ -31,7 +31,7 @@ from distop.metastore.records.member import HeldUp
 from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import RunnerRecord
 from distop.operations import DistributedOperation
-from distop.process.loop import cancel_all, kept_running
+from distop.process.loop import cancel_all, kept_running, log_failure
 from distop.process.tracing import Tracer
 
 log = logging.getLogger(__name__)
@@ -139,7 +139,7 @@ class Runner:
                 )
                 known = current
             except DistopError as error:
-                log.warning("own_record_not_changed", extra={"member": self.member, "error": str(error)})
+                log_failure(log, "own_record_not_changed", error, member=self.member)
 
     async def _let_go(self, reason: str) -> None:
         """Cancel all tasks, and write their last marks, without a long delay for other runners."""
@@ -193,8 +193,7 @@ class Runner:
             log.error("operation_not_understood", extra={"operation": str(operation), "error": str(error)})
             self._waiting.rest(operation, error.message)  # a runner of another version may understand it
         except Exception as error:
-            fields = {"operation": str(operation), "error": str(error)}
-            log.warning("operation_in_doubt", extra=fields, exc_info=not isinstance(error, DistopError))
+            log_failure(log, "operation_in_doubt", error, operation=str(operation))
             await asyncio.sleep(_RETRY_S)
         return True
 

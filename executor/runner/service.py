@@ -25,7 +25,15 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.records.names import OperationId
 from distop.operations import DistributedOperation, Registry
-from distop.process.loop import cancel_all, event_loop, event_of, kept_running, notify_manager, settle_heap
+from distop.process.loop import (
+    cancel_all,
+    event_loop,
+    event_of,
+    kept_running,
+    log_failure,
+    notify_manager,
+    settle_heap,
+)
 from distop.process.tracing import Tracer
 
 if TYPE_CHECKING:
@@ -198,7 +206,7 @@ async def serve(
                     raise  # no retry would help
                 await asyncio.sleep(_RETRY_S)
             except DistopError as error:
-                log.warning("runner_failed", extra={"member": runner.member, "error": str(error)})
+                log_failure(log, "runner_failed", error, member=runner.member)
                 await asyncio.sleep(_RETRY_S)
     finally:
         await cancel_all(sweep)

@@ -20,7 +20,6 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 from contextlib import aclosing, suppress
 from typing import NamedTuple
 
-from distop.errors import DistopError
 from distop.executor.runner.options import RunnerOptions, ServedTypes
 from distop.metastore.etcd.client import EtcdClient, Listing
 from distop.metastore.etcd.txn import KeyValue, named
@@ -31,7 +30,7 @@ from distop.metastore.records.keyspace import SHARES, Keyspace
 from distop.metastore.records.member import MemberRecord
 from distop.metastore.records.names import OperationId, prefix_end
 from distop.metastore.records.record import readable
-from distop.process.loop import cancel_all
+from distop.process.loop import cancel_all, log_failure
 
 log = logging.getLogger(__name__)
 
@@ -234,8 +233,7 @@ class WaitingOperations:
                 await asyncio.sleep(_RETRY_S)
 
     def _failed(self, event: str, error: Exception) -> None:
-        known = isinstance(error, DistopError)  # otherwise a defect; the next try may not meet it
-        log.warning(event, extra={"member": self._member, "error": str(error)}, exc_info=not known)
+        log_failure(log, event, error, member=self._member)
 
     async def _follow_shares(self) -> None:
         """Watch the shares of this executor for operations that begin to wait."""

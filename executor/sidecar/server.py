@@ -36,7 +36,7 @@ from distop.metastore.operations.jobs import Claimed, Mark, Occupied, Verdict, c
 from distop.metastore.operations.runs import Run
 from distop.metastore.records.names import MAX_NAME_BYTES, OperationId
 from distop.metastore.records.operation import MAX_JOB_RECORD_BYTES
-from distop.process.loop import cancel_all, event_loop, kept_running, notify_manager, settle_heap
+from distop.process.loop import cancel_all, event_loop, kept_running, log_failure, notify_manager, settle_heap
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -394,7 +394,7 @@ class Sidecar:
                     log.warning("sidecar_lease_lost")
                     desk.lease_lost()
             except DistopError as error:
-                log.warning("sidecar_lease_not_granted", extra={"error": str(error)})
+                log_failure(log, "sidecar_lease_not_granted", error)
                 await asyncio.sleep(_RETRY_S)
             finally:
                 if self._leaves_claims:

@@ -11,6 +11,7 @@ import asyncio
 import math
 import re
 import ssl
+import time
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -22,6 +23,7 @@ from aetcd.rpc import kv_pb2, rpc_pb2, rpc_pb2_grpc
 from distop import errors
 from distop.metastore.etcd import txn as etcd
 from distop.metastore.etcd.config import EtcdConfig, deadline
+from distop.metastore.etcd.outage import Outage
 from distop.process.secret import Secret
 from distop.process.threads import check_not_forked
 
@@ -186,9 +188,10 @@ def translated(error: Failure, *, in_doubt: bool, endpoint: str) -> errors.Disto
     # A too large answer is refused on this side, after etcd has executed the request.
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED and not (in_doubt and "Received message larger" in text):
         return errors.Busy(f"etcd at {endpoint}: {text}", details=where)
+    reason = text.rpartition(": ")[2]  # gRPC begins with its addresses, etcd with its own name
     if in_doubt:
-        return errors.OutcomeUnknown(f"etcd at {endpoint} gave no answer to a write: {text}", details=where)
-    return errors.EtcdUnavailable(f"etcd at {endpoint} does not answer: {text}", details=where)
+        return errors.OutcomeUnknown(f"etcd at {endpoint} gave no answer to a write: {reason}", details=where)
+    return errors.EtcdUnavailable(f"etcd at {endpoint} does not answer: {reason}", details=where)
 
 
 def _says(error: grpc.aio.AioRpcError, texts: tuple[str, ...]) -> bool:
@@ -292,6 +295,7 @@ class MemberConnections:
         self._closed = False
         self._token: str | None = None
         self._authenticating = asyncio.Lock()
+        self.outage = Outage()
 
     async def close(self) -> None:
         """Close all connections; calls in progress fail, and so do later ones."""
@@ -355,6 +359,23 @@ class MemberConnections:
         once:
             Makes the call, with a member's services, metadata, and seconds.
         """
+        sent_at = time.monotonic()
+        try:
+            reply = await self._call(once, writes=writes, timeout_s=timeout_s)
+        except (errors.EtcdUnavailable, errors.OutcomeUnknown) as error:
+            if type(error) in (errors.EtcdUnavailable, errors.OutcomeUnknown) and not self._closed:
+                self.outage.failed(error.message, sent_at=sent_at)
+            raise
+        self.outage.answered()
+        return reply
+
+    async def _call(
+        self,
+        once: Callable[[MemberStubs, Any, float], Awaitable[Any]],
+        *,
+        writes: bool,
+        timeout_s: float | None,
+    ) -> Any:
         loop = asyncio.get_running_loop()
         end = min(loop.time() + (timeout_s or self._config.timeout_s), deadline())
         reauthenticated, pause, untried = False, 0.02, len(self._config.endpoints)

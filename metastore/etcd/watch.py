@@ -20,7 +20,7 @@ import msgspec
 from aetcd.rpc import kv_pb2, rpc_pb2
 
 from distop.errors import Compacted, EtcdDenied
-from distop.metastore.etcd.channels import key_value
+from distop.metastore.etcd.channels import key_value, translated
 from distop.metastore.etcd.client import END_OF_STREAM, EtcdClient, Listing
 from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.records.names import prefix_end
@@ -114,6 +114,7 @@ async def watch(
                     client.members.forget_token()
                     break
                 refused = False
+                client.members.outage.answered()
                 fragments.extend(_event(event) for event in response.events)
                 if response.fragment:
                     continue
@@ -128,7 +129,7 @@ async def watch(
                     next_revision = max(next_revision, response.header.revision + 1)
                 yield WatchBatch(next_revision - 1, events)
         except (grpc.aio.AioRpcError, TimeoutError) as error:
-            log.info("watch_broken", extra={"endpoint": endpoint, "error": str(error)})
+            client.members.outage.failed(translated(error, in_doubt=False, endpoint=endpoint).message)
             client.members.leave(endpoint)
             if isinstance(error, grpc.aio.AioRpcError) and error.code() is grpc.StatusCode.UNAUTHENTICATED:
                 client.members.forget_token()

@@ -33,7 +33,12 @@ from aetcd.rpc import rpc_pb2, rpc_pb2_grpc
 from distop.errors import DistopError, LeaseLost
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd import txn as etcd
-from distop.metastore.etcd.channels import authenticate_request, open_blocking_channel, says_token_is_old
+from distop.metastore.etcd.channels import (
+    authenticate_request,
+    open_blocking_channel,
+    says_token_is_old,
+    translated,
+)
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.update import settle
@@ -143,12 +148,12 @@ class Renewal:
     def renew(self, timeout_s: float) -> int:
         """Seconds that the lease lives from now on; 0 if it has expired.
 
-        Raises ``grpc.RpcError`` when the member did not answer; the next call goes to the next member.
+        Raises a :class:`~distop.errors.DistopError` when the member did not answer; the next call goes to the
+        next member.
         """
-        share = timeout_s / len(self._config.endpoints)
+        share, endpoint = timeout_s / len(self._config.endpoints), self._config.endpoints[self._current]
         try:
             if self._channel is None:
-                endpoint = self._config.endpoints[self._current]
                 self._channel = open_blocking_channel(self._config, endpoint)
             request = iter([rpc_pb2.LeaseKeepAliveRequest(ID=self._lease)])
             stub = rpc_pb2_grpc.LeaseStub(self._channel)
@@ -166,7 +171,7 @@ class Renewal:
             else:
                 self._leave()
                 self._current = (self._current + 1) % len(self._config.endpoints)
-            raise
+            raise translated(failure, in_doubt=False, endpoint=endpoint) from None
         finally:
             self._running = None  # a call that outlives Python's shutdown can hang it
 
@@ -313,17 +318,17 @@ class LeaseSession:
 
     def _keep_alive(self, renewal: Renewal) -> None:
         """Runs in the renewing thread."""
-        interval = self.ttl_s / 3
+        interval, outage = self.ttl_s / 3, self.client.members.outage
         try:
             while self.alive:
                 sent, pause = self._clock(), min(0.1, interval)
                 try:
                     ttl = renewal.renew(interval)
-                except (grpc.RpcError, DistopError) as error:
+                except DistopError as error:
                     if not self._closing:
-                        fields = {"lease": self.lease_id, "error": str(error)}
-                        log.warning("lease_renewal_failed", extra=fields)
+                        outage.failed(error.message)
                 else:
+                    outage.answered()
                     if ttl <= 0 or not self.alive:
                         return
                     self.trips = (*self.trips[-2:], self._clock() - sent)

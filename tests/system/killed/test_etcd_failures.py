@@ -1,6 +1,7 @@
 """One etcd that is killed, or full, while operations publish rows."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -124,6 +125,34 @@ async def test_a_client_that_follows_an_operation_is_told_that_etcd_is_away(
             etcd.resume() if etcd.running else etcd.start()
             await connection.close()
             await client.close()
+
+
+@pytest.mark.slow("waits for calls that etcd does not answer")
+@pytest.mark.parametrize("stop", [EtcdProcess.suspend, EtcdProcess.kill])
+async def test_an_outage_of_etcd_is_in_the_log_once_however_many_wait_for_it(
+    tmp_path: Path, prefix: str, stop: Callable[[EtcdProcess], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its beginning and its end, in words of etcd; what each of them meets meanwhile is for debugging."""
+    caplog.set_level(logging.DEBUG, "distop")
+
+    def events(level: int) -> list[str]:
+        return [line.getMessage() for line in caplog.records if line.levelno >= level]
+
+    with EtcdProcess(tmp_path / "etcd") as etcd:
+        config = EtcdConfig(endpoints=(etcd.endpoint,), prefix=prefix, timeout_s=1.0)
+        async with running(config_of(config)):
+            before = len(events(logging.INFO))
+            stop(etcd)
+            await eventually(lambda: events(logging.DEBUG).count("policy_not_read") > 2)
+            etcd.resume() if etcd.running else etcd.start()
+            await eventually(lambda: "etcd_answers_again" in events(logging.INFO))
+            during = events(logging.INFO)[before:]
+    assert [event for event in during if event.startswith("etcd_")] == [
+        "etcd_does_not_answer",
+        "etcd_answers_again",
+    ]
+    assert len(during) < 10
+    assert "debug_error_string" not in caplog.text
 
 
 @pytest.mark.slow("waits until a lease has been renewed three times")
