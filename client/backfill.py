@@ -197,8 +197,7 @@ class Backfill(Model):
             raise OperationFailed(
                 f"table {self.table!r} is blocked by batch {block.batch!r}: "
                 f"{block.error.code}: {block.error.message}",
-                hint="remove the cause, and run the backfill again with --retry-failed; or decide: "
-                + to_unblock(self.table, block.batch),
+                hint=f"decide about it: {to_unblock(self.table, block.batch)}",
                 details={"table": self.table, "batch": block.batch, "cause": block.error.code},
             )
         if self.done and self.absent:

@@ -202,8 +202,11 @@ async def test_a_backfill_retries_no_batch_that_may_be_in_the_table(sdk: AsyncCl
     await finished(sdk, ["m"])
     await queue(sdk, "k")
     await eventually(lambda: is_blocked(sdk))
-    with refused(error=PreconditionFailed, batch="k"):
+    with refused(error=PreconditionFailed, batch="k") as refusal:
         await sdk.table("t").backfill(["k", "n"], "letters", NAMED, retry_failed=True)
+    with pytest.raises(OperationFailed) as failed:
+        (await sdk.table("t").backfill_progress(["k", "n"])).raise_for_outcome()
+    assert failed.value.hint == refusal.value.hint, "none advises what the other refuses"
     assert [batch.name async for batch in sdk.table("t").backlog()] == ["k"], "nothing was queued"
 
 
