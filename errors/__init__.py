@@ -373,7 +373,10 @@ class IncompatibleOperation(DistopError):
     code = "INCOMPATIBLE_OPERATION"
     kind = Kind.PRECONDITION
     retryable = True
-    default_hint = "wait until it has finished, or cancel it"
+    default_hint = (
+        "wait until it has finished, or cancel it; if it is parked, see how to decide: "
+        "distop operation show OPERATION"
+    )
 
 
 class TablePaused(DistopError):

@@ -173,9 +173,9 @@ def duration(seconds: float | None) -> str:
         return ""
     if (milliseconds := round(max(seconds, 0.0) * 1000)) < 1000:
         return f"{milliseconds} ms"
-    if seconds < 10:
+    if round(seconds, 2) < 10:
         return f"{seconds:.2f} s"
-    if seconds < 60:
+    if round(seconds, 1) < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     if minutes < 60:

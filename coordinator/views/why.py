@@ -150,7 +150,7 @@ def short_name(operation: pb.Operation) -> str:
 
 def span(seconds: float) -> str:
     """A duration in words, coarser the longer it is: ``300 ms``, ``12 s``, ``4 min``, ``3 h``."""
-    seconds = max(seconds, 0.0)
+    seconds = round(max(seconds, 0.0), 3)
     if seconds < 1:
         return f"{round(seconds * 1000)} ms"
     for limit, unit, name in ((60, 1, "s"), (3600, 60, "min"), (48 * 3600, 3600, "h")):
@@ -472,7 +472,7 @@ def _failing(operation: pb.Operation, now: float) -> str:
     completion = operation.completion
     if not (completion.attempts or completion.parked):
         return ""
-    since = f" since {span(now - seconds_of(completion.since))}" if completion.HasField("since") else ""
+    since = f" for {span(now - seconds_of(completion.since))}" if completion.HasField("since") else ""
     step = f" at step {completion.step}" if completion.step else ""
     error = f"{completion.error.code}: {cut(completion.error.message)}"
     return f" after {many(completion.attempts, 'failed attempt')}{since}{step}: {error}"

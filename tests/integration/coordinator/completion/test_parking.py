@@ -96,7 +96,7 @@ async def test_an_operation_whose_completion_keeps_failing_is_parked_and_says_wh
     )
     reason = why(running=[seen], leader="m", members=[], last=None, now=0.0)
     assert reason.mood is Mood.STUCK
-    assert "parked after 2 failed attempts since 0 ms: CRASHED: RuntimeError: not yet" in reason.sentence
+    assert "parked after 2 failed attempts for 0 ms: CRASHED: RuntimeError: not yet" in reason.sentence
     decide = "distop operation resolve t/hooked/1 retry, or distop operation resolve t/hooked/1 abort"
     assert reason.sentence.endswith(decide), "it cannot be skipped"
     kv = await client.get(client.keyspace.operation(operation).completion)

@@ -222,7 +222,7 @@ async def committing(world: World, table: str) -> None:
 
 @state(
     "waiting",
-    rf"hooked/1 is committing after \d+ failed attempts? since {SHORTLY}: .*not yet; "
+    rf"hooked/1 is committing after \d+ failed attempts? for {SHORTLY}: .*not yet; "
     r"tries again (now|in .*), gives up in 29 min; coordinator-\S+ leads",
 )
 async def completion_fails(world: World, table: str) -> None:
@@ -231,7 +231,7 @@ async def completion_fails(world: World, table: str) -> None:
 
 @state(
     "stuck",
-    rf"hooked/1 is parked after 1 failed attempt since {SHORTLY}: .*not yet; remove the cause and decide: "
+    rf"hooked/1 is parked after 1 failed attempt for {SHORTLY}: .*not yet; remove the cause and decide: "
     "distop operation resolve parked/hooked/1 retry, or distop operation resolve parked/hooked/1 abort",
 )
 async def parked(world: World, table: str) -> None:

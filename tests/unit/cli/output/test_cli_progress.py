@@ -102,13 +102,15 @@ def test_a_terminal_shows_it_live() -> None:
 
 def test_progress_is_worded_for_people() -> None:
     assert counts(JobCounts(1200, 40, 2)) == "40/1,200, 2 failed"
-    assert [duration(s) for s in (None, -1.0, 0.314, 0.9996, 1.314, 12.34, 250, 7500)] == [
+    assert [duration(s) for s in (None, -1.0, 0.314, 0.9996, 1.314, 9.996, 12.34, 59.96, 250, 7500)] == [
         "",
         "0 ms",
         "314 ms",
         "1.00 s",
         "1.31 s",
+        "10.0 s",
         "12.3 s",
+        "1 min 0 s",
         "4 min 10 s",
         "2 h 5 min",
     ]
