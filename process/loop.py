@@ -54,6 +54,10 @@ def log_failure(log: logging.Logger, event: str, error: BaseException, **fields:
 
     That etcd does not answer is only for debugging: its client says that once for all that wait for it.
     """
+    if isinstance(error, BaseExceptionGroup):
+        for each in error.exceptions:
+            log_failure(log, event, each, **fields)
+        return
     defect = defect_of(error)
     level = logging.WARNING if defect is None else logging.ERROR
     if type(error) is EtcdUnavailable:
