@@ -170,12 +170,13 @@ async def finish_drop(client: EtcdClient, keys: TableKeys, record: DropRecord, l
     else:
         await leave(record)
     reached("drop.middle")
-    after_leader = keys.coordinator + b"\0"  # a leader's key stays until its lease ends
-    for start, end in ((keys.prefix, keys.coordinator), (after_leader, prefix_end(keys.prefix))):
-        while page := (await client.get_range(start, end, keys_only=True, limit=BITE)).kvs:
-            bite = etcd.DeleteRange(page[0].key, page[-1].key + b"\0")
-            if not (await settle(client, etcd.Txn((etcd.unchanged(tombstone),), (bite,)))).succeeded:
-                return  # the same, meanwhile: these may be keys of another table of this name
+    # The leader's key, too, which ends its epoch. Instance numbers begin anew: what it has sent for an
+    # operation could otherwise come late, and change one of the next table of this name.
+    end = prefix_end(keys.prefix)
+    while page := (await client.get_range(keys.prefix, end, keys_only=True, limit=BITE)).kvs:
+        bite = etcd.DeleteRange(page[0].key, page[-1].key + b"\0")
+        if not (await settle(client, etcd.Txn((etcd.unchanged(tombstone),), (bite,)))).succeeded:
+            return  # the same, meanwhile: these may be keys of another table of this name
     await _finish(
         client, tombstone, keys, LocationClaim(keys.keyspace, record.location, record.name, record.uuid)
     )

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
+import numpy.random  # noqa: F401 - it draws when it is loaded: the first simulation must not differ by that
+
 from distop.commit.contract import default_registry
 from distop.errors import InvalidArgument
 from distop.metastore.records.keyspace import Keyspace

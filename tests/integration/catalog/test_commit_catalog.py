@@ -292,13 +292,13 @@ def test_times_in_the_metadata_do_not_go_back_where_those_of_programs_do(catalog
     assert table.scan().to_arrow().num_rows == 2
 
 
-def test_the_leader_of_a_dropped_table_keeps_its_key(catalog: EtcdCatalog, store: SyncEtcd) -> None:
-    """O24: it goes with its lease."""
+def test_the_leadership_of_a_dropped_table_ends(catalog: EtcdCatalog, store: SyncEtcd) -> None:
+    """H4: before there is another table of that name."""
     catalog.create_table("flights", SCHEMA)
     give_a_past(store, "flights")
     store.put(keys_of(store, "flights").coordinator, b"{}")
     catalog.drop_table("flights")
-    assert all_keys(store) == ["flights.coordinator"]
+    assert all_keys(store) == []
 
 
 @pytest.mark.parametrize("change", ["drop", "purge", "rename"])

@@ -12,13 +12,23 @@ import pytest
 from distop.client import AsyncClient
 from distop.coordinator import service
 from distop.coordinator.leading import leadership
-from distop.errors import IncompatibleOperation, LocationInUse, LocationNotOwned, TableNotFound
+from distop.errors import (
+    IncompatibleOperation,
+    LeadershipLost,
+    LocationInUse,
+    LocationNotOwned,
+    TableNotFound,
+)
 from distop.lake.cleanup import purge
 from distop.lake.layout.staging import take_folder
 from distop.metastore.etcd.client import EtcdClient, RangePage
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.txn import DeleteRange, Put, Txn, TxnResult
+from distop.metastore.members.lease import LeaseSession, campaign
+from distop.metastore.operations.ending import seal
+from distop.metastore.records.member import LeaderRecord
 from distop.metastore.records.names import OperationId
+from distop.metastore.records.operation import COMMITTING, RUNNING
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import DropRecord, LocationRecord, TableRecord
 from distop.metastore.tables.audit import audit_put
@@ -33,14 +43,14 @@ from support.waiting import eventually
 
 
 async def keys_below(client: LossyClient, table: str = "t") -> list[str]:
-    """What is left of a table, but its leader; in the indexes, too."""
+    """What is left of a table; in the indexes, too."""
     space = client.keyspace
     kvs = (await client.scan(space.prefix, keys_only=True)).kvs
     names = [kv.key[len(space.prefix) :].decode() for kv in kvs]
     return [
         name
         for name in names
-        if (name.startswith(f"{table}.") and name != f"{table}.coordinator")
+        if name.startswith(f"{table}.")
         or name.split(".")[:2] in ([index, table] for index in ("_active", "_paused", "_dropped", "_backlog"))
     ]
 
@@ -221,6 +231,23 @@ async def test_a_late_drop_takes_nothing_of_the_next_table_of_that_name(client: 
     await drop(client, is_slow)
     assert (await client.get(history)).exists
     assert (await client.get(client.keyspace.dropped("t"))).value == encode(renamed)
+
+
+async def test_nothing_late_of_a_dropped_tables_leader_changes_the_next_table_of_that_name(
+    client: LossyClient,
+) -> None:
+    """H4, O10: such as the seal of an operation; numbers of instances begin anew."""
+    keys = client.keyspace.table("t")
+    await make_table(client)
+    async with LeaseSession(client, 10) as session:
+        epoch = await campaign(client, keys, session, LeaderRecord(member="m"))
+        assert epoch is not None
+        await drop(client)
+        await make_table(client)
+        operation = keys.operation(await begin(client, partition_count=1))
+        with pytest.raises(LeadershipLost):
+            await seal(client, operation, epoch, before=RUNNING, after=COMMITTING)
+        assert (await client.get(operation.state)).value == RUNNING
 
 
 class Late(LossyClient):
