@@ -463,6 +463,7 @@ class SidecarClient:
                     number = next(self._numbers)
                     moving[number] = (run, partition, claim)
                     first.append(wire.ClaimRequest(number, run.number, partition, attempt, claim))
+        connection.settimeout(ANSWER_TIMEOUT_S)  # it may be halted, and its successor alive
         connection.sendall(b"".join(map(wire.frame, first)))
         while moving:
             data = connection.recv(_CHUNK)
@@ -477,11 +478,14 @@ class SidecarClient:
                     self._renew(message.until)
                 else:
                     self._lose_claim(*moved, "it could not be moved to another sidecar")
+        connection.settimeout(None)
         with self._lock:
             self._socket = connection
             for run in self._runs.values():
                 if run.number not in introduced:
                     self._send(run.attach())
+            for left in introduced - {run.number for run in self._runs.values()}:
+                self._send(wire.Detach(left))  # its last task has ended meanwhile; its claims have moved
             for asked in self._asked.values():
                 self._send(asked.message)
             unsent = set(self._outbox)
