@@ -153,7 +153,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
             kvs = (on.run_ops_kv, on.next_instance_kv, KeyValue.missing(keys.pause), *on.planned_on)
             cache.add(kvs, on.revision)
             cache.apply_ops(started.txn.then, started.revision)
-        self._caches.results.started(keys.history_prefix, keys.history(operation))
+        self._caches.results.started(keys.history_prefix, keys.history(operation), started.revision)
         self._services.metrics.operation_started(body.type)
         with self._services.tracer.inside(started.arg.trace):
             log.info("operation_started", extra={"table": body.table, "operation": str(operation)})

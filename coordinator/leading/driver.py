@@ -291,7 +291,7 @@ class TableDriver:
         self._listed = True
         self._drainer.begin(revision, work=bool(read.got(1)))
         self._cache.follow(revision)
-        self._results.follow_table(self._keys.history_prefix)
+        self._results.follow_table(self._keys.history_prefix, revision)
         self._note_idle()
         self._alarm.ring()
         return revision

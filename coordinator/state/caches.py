@@ -174,22 +174,22 @@ class RecentResults:
     """
 
     def __init__(self) -> None:
-        self._tables: set[bytes] = set()
+        self._tables: dict[bytes, int] = {}
         self._led: dict[bytes, list[asyncio.Future[KeyValue | None]]] = {}
         self._records: FIFOCache[bytes, KeyValue] = FIFOCache(REMEMBERED)
 
-    def follow_table(self, prefix: bytes) -> None:
-        """From now on a leader here sees all ends of a table; ``prefix`` is that of its history."""
-        self._tables.add(prefix)
+    def follow_table(self, prefix: bytes, revision: int) -> None:
+        """From this revision on a leader here sees all ends of a table; ``prefix`` is that of its history."""
+        self._tables[prefix] = revision
 
     def lead(self, history: bytes) -> None:
         """Its leader is here, and will report its end."""
         self._led.setdefault(history, [])
         self._records.pop(history, None)
 
-    def started(self, prefix: bytes, history: bytes) -> None:
+    def started(self, prefix: bytes, history: bytes, revision: int) -> None:
         """An operation was started here; its leader may not have seen it yet, or already its end."""
-        if prefix in self._tables and history not in self._records:
+        if self._tables.get(prefix, revision) < revision and history not in self._records:
             self._led.setdefault(history, [])
 
     def ended(self, history: KeyValue) -> None:
@@ -200,7 +200,7 @@ class RecentResults:
 
     def leave(self, prefix: bytes) -> None:
         """The leader of these is no longer here, or has lost its watch."""
-        self._tables.discard(prefix)
+        self._tables.pop(prefix, None)
         for key in [key for key in self._led if key.startswith(prefix)]:
             self._settle(key, None)
         for key in [key for key in self._records if key.startswith(prefix)]:

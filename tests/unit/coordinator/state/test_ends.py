@@ -26,15 +26,27 @@ async def test_all_who_wait_hear_of_an_end() -> None:
 
 async def test_a_wait_may_begin_before_the_leader_knows_of_the_start() -> None:
     ends = RecentResults()
-    ends.started(b"p.t.history.", KEY)
+    ends.started(b"p.t.history.", KEY, 6)
     assert await ends.within(KEY, 10.0) is None, "nobody leads its table here"
-    ends.follow_table(b"p.t.history.")
-    ends.started(b"p.t.history.", KEY)
+    ends.follow_table(b"p.t.history.", 5)
+    ends.started(b"p.t.history.", KEY, 6)
     (waiting,) = await _soon(ends)
     ends.lead(KEY)
     ends.ended(END)
-    ends.started(b"p.t.history.", KEY)  # whoever started it comes round late
+    ends.started(b"p.t.history.", KEY, 6)  # whoever started it comes round late
     assert await waiting == await ends.within(KEY, 10.0) == END
+
+
+async def test_nobody_waits_for_an_end_that_came_before_the_table_was_listed_again() -> None:
+    """Such as one whose start had no reply at first: its leader lost its watch, or began, after its end."""
+    ends = RecentResults()
+    ends.follow_table(b"p.t.history.", 8)
+    ends.started(b"p.t.history.", KEY, 7)
+    assert await asyncio.wait_for(ends.within(KEY, 60.0), 10) is None
+    ends.started(b"p.t.history.", KEY, 9)
+    (waiting,) = await _soon(ends)
+    ends.ended(END)
+    assert await waiting == END
 
 
 async def test_only_so_many_ends_are_remembered() -> None:
