@@ -38,27 +38,29 @@ async def pause_operation(
         It is already being completed: only a running operation can be paused.
     """
     index = client.keyspace.paused_operation(keys.operation)
-    txn = etcd.Txn(
-        (etcd.equals(keys.state, RUNNING), etcd.absent(keys.pause), etcd.absent(audit.key)),
-        (etcd.Put(keys.pause, encode(record)), etcd.Put(index, b"{}"), audit),
-        (etcd.Get(keys.state), etcd.Get(keys.pause), etcd.Get(audit.key)),
-    )
-    reached("pause.before")
-    result = await settle(client, txn, replied=lambda: reached("pause.after"))
-    if result.succeeded:
-        return True
-    state, existing = result.single(0, keys.state), result.single(1, keys.pause)
-    if result.single(2, audit.key).exists:
-        return True  # a reply was lost
-    if not state.exists:
-        raise OperationNotFound(f"operation {keys.operation} is not running")
-    if existing.exists:
-        return False
-    raise PreconditionFailed(
-        f"operation {keys.operation} is {state.value.decode(errors='replace')}: too late to pause it",
-        hint="a running operation can be paused",
-        details={"operation": str(keys.operation)},
-    )
+
+    async def decide(read: etcd.TxnResult) -> tuple[etcd.Txn | None, bool]:
+        state, existing, done = read.each((keys.state, keys.pause, audit.key))
+        if done.exists:
+            return None, True  # a reply was lost
+        if not state.exists:
+            raise OperationNotFound(f"operation {keys.operation} is not running")
+        if existing.exists:
+            return None, False
+        if state.value != RUNNING:
+            raise PreconditionFailed(
+                f"operation {keys.operation} is {state.value.decode(errors='replace')}: too late to pause it",
+                hint="a running operation can be paused",
+                details={"operation": str(keys.operation)},
+            )
+        reached("pause.before")
+        puts = (etcd.Put(keys.pause, encode(record)), etcd.Put(index, b"{}"), audit)
+        # Not by its value: one with this number may run on the next table of this name.
+        return etcd.Txn((etcd.unchanged(state), etcd.absent(keys.pause), etcd.absent(audit.key)), puts), True
+
+    subject, replied = f"operation {keys.operation}", lambda: reached("pause.after")
+    reads = (etcd.Get(keys.state), etcd.Get(keys.pause), etcd.Get(audit.key))
+    return (await update(client, reads, decide, subject=subject, replied=replied))[0]
 
 
 async def resume_operation(client: EtcdClient, keys: OperationKeys, audit: etcd.Put) -> bool:

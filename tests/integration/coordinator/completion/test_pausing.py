@@ -11,7 +11,7 @@ import pytest
 from distop.errors import OperationNotFound, PreconditionFailed, TableNotFound, TablePaused
 from distop.metastore.backlog.batches import FAILED
 from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.etcd.txn import KeyValue, Put, Txn
+from distop.metastore.etcd.txn import DeleteRange, KeyValue, Put, Txn
 from distop.metastore.operations.pausing import pause_operation, pause_table, resume_operation, resume_table
 from distop.metastore.operations.starting import (
     StartRequest,
@@ -22,7 +22,7 @@ from distop.metastore.operations.starting import (
     table_state,
 )
 from distop.metastore.records.keyspace import OperationKeys
-from distop.metastore.records.names import OperationId
+from distop.metastore.records.names import OperationId, prefix_end
 from distop.metastore.records.operation import ABORTING, RUNNING, OperationArg, PauseRecord
 from distop.metastore.records.record import decode, encode
 from distop.metastore.tables.audit import audit_put, prune, read_audit
@@ -31,7 +31,7 @@ from distop.proto import distop_pb2 as pb
 from distop.proto import distop_pb2_grpc
 from support.etcd.jobs import mark_all
 from support.etcd.lossy import Fault, LossyClient, puts
-from support.etcd.starts import make_table
+from support.etcd.starts import begin, make_table
 from support.services.backlogs import record_of
 from support.services.coordinators import Service, raising, serving
 from support.services.executing import runner, runner_of, start_operation
@@ -331,6 +331,20 @@ async def test_a_pause_that_arrives_again_once_somebody_has_resumed_holds_nothin
     assert await (resume_table(client, table, again) if of_table else resume_operation(client, keys, again))
     assert await pause_in_etcd(client, keys, first, of_table)  # it has, before
     assert await _absent(client, table.pause if of_table else keys.pause)
+
+
+async def test_a_late_pause_holds_no_operation_of_the_next_table_of_that_name(client: LossyClient) -> None:
+    """O21, H4: numbers of instances begin anew, and nobody would know why it does not move."""
+    table, everything = client.keyspace.table("t"), client.keyspace.prefix
+    await make_table(client)
+    keys = table.operation(await begin(client, partition_count=1))
+    assert await pause_in_etcd(client, keys, audit_put(table, "pause", by="", target="x", at=1.5), False)
+    late = client.sent[-1]
+    await client.txn(Txn(then=(DeleteRange(everything, prefix_end(everything)),)))
+    await make_table(client)
+    assert table.operation(await begin(client, partition_count=1)).state == keys.state
+    assert not (await client.txn(late)).succeeded
+    assert await _absent(client, keys.pause)
 
 
 async def test_a_table_that_is_dropped_while_it_is_resumed_leaves_no_backlog(
