@@ -5,8 +5,6 @@ no row that it covers may be published, or ingesting the rows again would duplic
 watermark with a failed one are *withheld*, and so are those that share one with them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """The commands that messages and the page show, each whole and quoted for a shell."""
 
-from __future__ import annotations
-
 import shlex
 
 COMMANDS = {

@@ -1,7 +1,5 @@
 """When the batches that have failed are tried again, or those whose sources are incomplete."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 
 from distop.coordinator.backlog.policy import Waiting

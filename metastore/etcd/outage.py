@@ -1,7 +1,5 @@
 """An outage of etcd in the log of a process: its beginning, each minute of it, and its end."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import time
